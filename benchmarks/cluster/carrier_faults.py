@@ -29,7 +29,7 @@ from pathlib import Path
 
 from carriers import RUN, WAIT, carrier_echo, free_address, relay, spawn
 
-from tacit.communication.secure.carrier import Carrier, open_carrier
+from tacit.communication.secure.carrier import Carrier
 from tacit.identities import Site, approve, create_site, join
 
 FRAME = 100_000  # bytes
@@ -73,7 +73,7 @@ class Sender:
     def __init__(self, site: Site, stack: ExitStack) -> None:
         self.sent: dict[int, float] = {}
         self.came: dict[int, dict[int, float]] = {1: {}, 2: {}}
-        self.carrier: Carrier = open_carrier(site, RUN, self._receive, timeout=WAIT)
+        self.carrier: Carrier = Carrier(site, RUN, self._receive, timeout=WAIT)
         stack.callback(self.carrier.close)
         took(lambda: self.carrier.reaches(1) and self.carrier.reaches(2))
         self._stop = threading.Event()
@@ -160,7 +160,7 @@ def slow_line(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
     east = made["east"]
     members = [
         replace(member, addresses=(narrow,)) if member.role == "relay" else member
-        for member in east.members
+        for member in east.bundle.members
     ]
     behind = replace(east, bundle=replace(east.bundle, members=tuple(members)))
 
@@ -168,13 +168,11 @@ def slow_line(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
         if len(frame) == size:
             came.append(time.monotonic())
 
-    carrier = open_carrier(behind, RUN, receive, timeout=WAIT)
+    carrier = Carrier(behind, RUN, receive, timeout=WAIT)
     stack.callback(carrier.close)
     spawn(stack, carrier_echo, made["south"].folder)
     times: list[float] = []
-    north = open_carrier(
-        made["north"], RUN, lambda frame: times.append(time.monotonic()), timeout=WAIT
-    )
+    north = Carrier(made["north"], RUN, lambda frame: times.append(time.monotonic()), timeout=WAIT)
     stack.callback(north.close)
     took(lambda: north.reaches(1) and north.reaches(2))
     begun = time.monotonic()
@@ -227,7 +225,7 @@ def forwarding(outside: str, inside: str, rate: float) -> Iterator[None]:
 def garbage(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
     spawn(stack, relay, made["relay"].folder)
     host, _, port = made["relay"].own.addresses[0].rpartition(":")
-    open_carrier(made["north"], RUN, print, timeout=WAIT).close()
+    Carrier(made["north"], RUN, print, timeout=WAIT).close()
     for strangers, words in ((0, b""), (100, os.urandom(5000)), (1000, b"")):
         dials = [
             socket.create_connection((host, int(port)), timeout=WAIT) for _ in range(strangers)
@@ -236,7 +234,7 @@ def garbage(made: dict[str, Site], stack: ExitStack) -> Iterator[str]:
             with suppress(OSError):
                 dial.sendall(words)
         begun = time.monotonic()
-        open_carrier(made["north"], RUN, print, timeout=WAIT).close()
+        Carrier(made["north"], RUN, print, timeout=WAIT).close()
         seconds = time.monotonic() - begun
         for dial in dials:
             dial.close()

@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.carrier import Carrier
+from tacit.communication.secure.sessions import run_relay
 from tacit.identities import approve, create_site, join, load_site
 
 RUN = "0" * 32
@@ -145,7 +145,7 @@ def carried(folder: Path, stack: ExitStack, *, through_relay: bool) -> Exchange:
         spawn(stack, relay, folder / "relay")
     spawn(stack, carrier_echo, folder / "south")
     frames: queue.Queue[bytes] = queue.Queue()
-    carrier = open_carrier(load_site(folder / "north"), RUN, frames.put, timeout=WAIT)
+    carrier = Carrier(load_site(folder / "north"), RUN, frames.put, timeout=WAIT)
     stack.callback(carrier.close)
     deadline = time.monotonic() + WAIT
     while not carrier.reaches(1):
@@ -171,7 +171,7 @@ def relay(folder: Path) -> None:
 
 def carrier_echo(folder: Path) -> None:
     frames: queue.Queue[bytes] = queue.Queue()
-    carrier = open_carrier(load_site(folder), RUN, frames.put, timeout=WAIT)
+    carrier = Carrier(load_site(folder), RUN, frames.put, timeout=WAIT)
     while True:
         carrier.publish(0, frames.get())
 

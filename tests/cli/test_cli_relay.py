@@ -11,7 +11,7 @@ import pytest
 
 from consortia import consortium
 from ports import free_address
-from tacit.communication.secure.carrier import open_carrier
+from tacit.communication.secure.carrier import Carrier
 
 LIMIT = 30.0
 
@@ -44,7 +44,7 @@ def test_it_tells_who_comes_and_goes_until_it_is_stopped(tmp_path, number):
     process = relay(made["relay"].folder, "--listen", address, "--json")
     try:
         said = [next_line(process)]
-        carrier = open_carrier(made["north"], "a" * 32, print, timeout=LIMIT)
+        carrier = Carrier(made["north"], "a" * 32, print, timeout=LIMIT)
         said.append(next_line(process))
         carrier.close()
         said.append(next_line(process))

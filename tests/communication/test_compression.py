@@ -15,10 +15,9 @@ from public_masks import public_mask
 from tacit.communication import compression
 from tacit.communication.compression import (
     COMPRESSORS,
+    Coding,
     PublicDraw,
     compress,
-    decode,
-    encode,
     kept,
     message_bytes,
 )
@@ -33,6 +32,10 @@ ROWS = arrays.arrays(
     elements=st.one_of(TIED, st.floats(-1e6, 1e6)),
 )
 KEEPS = st.one_of(st.floats(0.01, 1.0), st.sampled_from([0.3, 1 / 3, 0.5, 1.0]))
+
+
+def coding(compressor, keep, *, seed=0, step=0):
+    return Coding(compressor, keep, seed, step, 0, np.zeros(1, np.int64))
 
 
 def sent(values, compressor, keep, *, seed=7, step=3):
@@ -233,12 +236,12 @@ def test_bernoulli_keeps_each_with_its_probability_independently():
 def test_messages_are_as_long_as_counted_and_say_all(rows, keep, compressor, dtype, node):
     values = torch.from_numpy(rows[:1]).to(dtype)
     found = compress(values, compressor=compressor, keep=keep, seed=3, step=4, nodes=[node])
-    draw = PublicDraw(3, 4, node)
+    written = coding(compressor, keep, seed=3, step=4)
     d = rows.shape[1]
     for row in (values[0], found.values[0]):
-        message = encode(row, compressor=compressor, keep=keep, draw=draw)
+        message = written.write(row, node)
         assert len(message) == found.bytes[0]
-        back = decode(message, d, dtype, compressor=compressor, keep=keep, draw=draw)
+        back = written.read(message, d, dtype, node)
         assert torch.equal(back, found.values[0])
         assert torch.equal(torch.signbit(back), torch.signbit(found.values[0]))
 
@@ -281,7 +284,7 @@ def test_an_unusable_share_is_refused(compressor, keep):
     with pytest.raises(InputError, match=r"algorithm\.keep"):
         sent(torch.ones(1, 4), compressor, keep)
     with pytest.raises(InputError, match=r"algorithm\.keep"):
-        encode(torch.ones(4), compressor=compressor, keep=keep, draw=PublicDraw(0, 0, 0))
+        coding(compressor, keep).write(torch.ones(4), 0)
     with pytest.raises(InputError, match=r"algorithm\.keep"):
         kept(keep, 4)
 
@@ -299,20 +302,19 @@ def test_other_bad_input_is_refused():
 
 @pytest.mark.parametrize(("compressor", "keep"), [("top-k", 0.1), ("top-k", 0.5), ("rand-k", 0.5)])
 def test_messages_of_another_length_are_refused(compressor, keep):
-    draw = PublicDraw(0, 0, 0)
-    message = encode(torch.arange(40.0), compressor=compressor, keep=keep, draw=draw)
-    for wrong in (message[:-1], message + b"\0", b""):
+    message = coding(compressor, keep).write(torch.arange(40.0), 0)
+    for wrong in (message[:-1], torch.cat([message, message[:1]]), message[:0]):
         with pytest.raises(InputError, match="message"):
-            decode(wrong, 40, torch.float32, compressor=compressor, keep=keep, draw=draw)
+            coding(compressor, keep).read(wrong, 40, torch.float32, 0)
 
 
 def test_a_place_outside_the_vector_is_refused():
     """What came over a network may name any place."""
-    row, draw = torch.arange(100.0), PublicDraw(0, 0, 0)
-    message = bytearray(encode(row, compressor="top-k", keep=0.02, draw=draw))
-    message[0:4] = (100).to_bytes(4, "little")
+    row, written = torch.arange(100.0), coding("top-k", 0.02)
+    message = written.write(row, 0)
+    message[:4] = torch.tensor([100, 0, 0, 0])
     with pytest.raises(InputError, match="a place below 100"):
-        decode(bytes(message), 100, row.dtype, compressor="top-k", keep=0.02, draw=draw)
+        written.read(message, 100, row.dtype, 0)
 
 
 def test_a_message_may_be_empty():

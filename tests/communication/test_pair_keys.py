@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from tacit.communication.colours import Summand
 from tacit.communication.masks import PairMasks, wrapped_sum
 from tacit.communication.pair_keys import agreed_pair_keys
-from tacit.communication.peers import ALONE, Alone
+from tacit.communication.peers import ALONE, Peers
 from tacit.communication.received import PUBLIC_KEY
 from tacit.errors import PeerError
 from tacit.privacy.noise.draws import keystream
@@ -23,7 +23,7 @@ RANKS = (0, 0, 1, 1, 2)  # of five nodes
 PAIRS = tuple(combinations(range(5), 2))
 
 
-class Together(Alone):
+class Together(Peers):
     """One of three processes, here threads, which share what they say; `tell` may change it."""
 
     processes = 3

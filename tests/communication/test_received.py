@@ -26,13 +26,13 @@ from communication.memory import Board, MemoryCrew
 from experiments import experiment
 from tacit.communication import received
 from tacit.communication.cluster import Cluster
+from tacit.communication.cluster.channel import RackGatherer
 from tacit.communication.cluster.cluster import Place
-from tacit.communication.cluster.gathering import RackGatherer
 from tacit.communication.cluster.watch import Heartbeat, Seen
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
 from tacit.communication.exchange.messages import HEADER_BYTES
-from tacit.communication.peers import Alone
+from tacit.communication.peers import Peers
 from tacit.communication.reports import read_report, write_report
 from tacit.communication.stop_vote import StopVote
 from tacit.config import load_config
@@ -263,7 +263,9 @@ def reported(seat):
 
 def beaten(seat):
     """A heartbeat is one of bounded numbers, or none."""
-    heartbeat = Heartbeat.read(mutated(Heartbeat(3, 7, 2, False).text(), seat.outsider.draw), 1)
+    heartbeat = Heartbeat.read(
+        mutated(received.HEARTBEAT.write(Heartbeat(3, 7, 2, False)), seat.outsider.draw), 1
+    )
     assert -1 <= heartbeat.step <= 2**53
 
 
@@ -514,7 +516,7 @@ def test_a_wrong_value_is_said_in_one_short_line(text, schema, said):
     assert len(line) < 300
 
 
-class Told(Alone):
+class Told(Peers):
     """Rank 1 of two says one thing."""
 
     processes = 2
@@ -569,7 +571,7 @@ def test_nobody_chooses_the_identity_of_a_run(tmp_path):
         assert run_id_of(earlier, ledgers) == earlier
 
 
-class Second(Alone):
+class Second(Peers):
     """Rank 1 of two, and all say the same."""
 
     rank, processes = 1, 2
@@ -588,7 +590,7 @@ def test_a_name_of_a_folder_that_no_disk_takes_ends_in_one_line(seat, tmp_path, 
     check_line(caught.value)
 
 
-class Echo(Alone):
+class Echo(Peers):
     """Rank 1 of two says what rank 0 says, but for some words."""
 
     processes = 2

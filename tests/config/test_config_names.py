@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tacit
 from experiments import tacit as command
 from experiments import write_module
-from tacit.communication.peers import Alone, PeerState
+from tacit.communication.peers import Peers, PeerState
 from tacit.config import Config, load_config, to_toml
 from tacit.errors import InputError, RecordsError
 from tacit.training.plan import Plan
@@ -217,7 +217,7 @@ def test_numbers_go_by_name_only_where_there_are_names():
     assert [node.budget for node in plan.nodes] == [1.0, 2.0, 4.0]
 
 
-class Sites(Alone):
+class Sites(Peers):
     """What the first of three sites hears, the second of which has two of the four nodes."""
 
     authenticated = True

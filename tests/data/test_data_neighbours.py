@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from tacit.communication.exchange import in_process
 from tacit.communication.exchange.protocol import message_values
-from tacit.communication.peers import Alone
+from tacit.communication.peers import Peers
 from tacit.config import load_config
 from tacit.data import Dataset, TaskData
 from tacit.privacy.noise.draws import seeded_keys
@@ -268,7 +268,7 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
-class Listener(Alone):
+class Listener(Peers):
     """Keeps what is told to other processes."""
 
     def __init__(self):

@@ -24,7 +24,7 @@ from tacit.identities import (
 from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text
 from tacit.identities.certificates import issue_certificate, new_authority
 from tacit.identities.consortium import AUTHORITY_FILE
-from tacit.identities.requests import new_request
+from tacit.identities.signing import new_request
 
 
 def test_an_older_bundle_is_refused_over_a_newer_one(own):
@@ -36,7 +36,11 @@ def test_an_older_bundle_is_refused_over_a_newer_one(own):
     with pytest.raises(InputError) as error:
         join(own / "north", first)
     refused(error, "must be later than issue 2", "it is issue 1")
-    assert [member.name for member in load_site(own / "north").sites] == ["north", "south", "west"]
+    assert [member.name for member in load_site(own / "north").bundle.sites] == [
+        "north",
+        "south",
+        "west",
+    ]
 
 
 def test_two_bundles_of_one_issue_are_not_both_joined(own):
@@ -51,7 +55,7 @@ def test_a_bundle_of_another_consortium_is_refused(own, tmp_path):
     other = approve(tmp_path / "other", [own / "north.request.json"]).path
     with pytest.raises(InputError) as error:
         join(own / "north", other)
-    refused(error, "must be of the consortium", load_site(own / "north").consortium)
+    refused(error, "must be of the consortium", load_site(own / "north").bundle.consortium)
 
 
 def test_a_bundle_that_moves_a_rank_is_refused(own, tmp_path):
@@ -85,12 +89,12 @@ def test_a_bundle_that_is_not_for_this_folder_is_refused(own, tmp_path):
 def test_the_fingerprint_is_compared(own):
     site = load_site(own / "north")
     bundle = own / "consortium" / "bundle.json"
-    spoken = " ".join(site.consortium[i : i + 4].upper() for i in range(0, 32, 4))
+    spoken = " ".join(site.bundle.consortium[i : i + 4].upper() for i in range(0, 32, 4))
     assert join(own / "north", bundle, fingerprint=spoken)
-    for wrong in (site.consortium[:-1], "0" * 32, "", site.consortium + "0"):
+    for wrong in (site.bundle.consortium[:-1], "0" * 32, "", site.bundle.consortium + "0"):
         with pytest.raises(InputError) as error:
             join(own / "north", bundle, fingerprint=wrong)
-        refused(error, "--fingerprint", site.consortium)
+        refused(error, "--fingerprint", site.bundle.consortium)
 
 
 @given(data=st.data())

@@ -21,8 +21,13 @@ from tacit.identities import (
     load_consortium,
     load_site,
 )
-from tacit.identities.requests import MemberRequest, new_request, read_request
-from tacit.identities.signing import sign_bytes, write_signed
+from tacit.identities.signing import (
+    MemberRequest,
+    new_request,
+    read_request,
+    sign_bytes,
+    write_signed,
+)
 
 
 def signed_request(key, **changed):

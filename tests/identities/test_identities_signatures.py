@@ -37,7 +37,7 @@ def test_who_has_signed_a_file_is_told(own, file):
     signed = check_signed_file(file, read_bundle(bundle(own))[0], "north")
     north = load_site(own / "north")
     assert (signed.name, signed.rank, signed.fingerprint) == ("north", 0, north.own.fingerprint)
-    assert signed.consortium == north.consortium
+    assert signed.consortium == north.bundle.consortium
     assert abs(signed.date - datetime.now(UTC)) < timedelta(hours=1)
     assert stat.S_IMODE(signature_path(file, "north").stat().st_mode) == 0o600
 

@@ -37,7 +37,6 @@ from tacit.identities import (
     load_consortium,
     load_site,
     read_bundle,
-    refusal,
     revoke,
     sign,
     verify,
@@ -64,15 +63,15 @@ PRIVATE = {
 
 def test_three_commands_make_members_that_know_each_other(made):
     north, south, relay = (load_site(made / name) for name in ("north", "south", "relay"))
-    assert [member.name for member in north.sites] == ["north", "south"]
-    assert [member.rank for member in north.sites] == [0, 1]
-    assert [(member.name, member.rank) for member in north.relays] == [("relay", None)]
+    assert [member.name for member in north.bundle.sites] == ["north", "south"]
+    assert [member.rank for member in north.bundle.sites] == [0, 1]
+    assert [(member.name, member.rank) for member in north.bundle.relays] == [("relay", None)]
     assert relay.own.addresses == ("127.0.0.1:7447",)
-    assert north.consortium == south.consortium == relay.consortium
-    assert len(north.consortium) == 32
-    assert int(north.consortium, 16)
+    assert north.bundle.consortium == south.bundle.consortium == relay.bundle.consortium
+    assert len(north.bundle.consortium) == 32
+    assert int(north.bundle.consortium, 16)
     for site in (north, south, relay):
-        assert all(refusal(member, site, NOW) is None for member in site.members)
+        assert all(site.bundle.refusal(member, NOW) is None for member in site.bundle.members)
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777])
@@ -247,8 +246,8 @@ def test_a_mutual_tls_connection_on_loopback(made, tmp_path):
 def test_an_expired_certificate_is_refused_at_both_ends(tmp_path):
     site = consortium(tmp_path, days=1, now=NOW)["north"]
     ends = site.own.certificate.not_valid_after_utc
-    assert refusal(site.sites[1], site, ends) is None
-    line = refusal(site.sites[1], site, ends + MINUTE)
+    assert site.bundle.refusal(site.bundle.sites[1], ends) is None
+    line = site.bundle.refusal(site.bundle.sites[1], ends + MINUTE)
     assert line == f"the certificate of south expired on {ends:%Y-%m-%d %H:%M} UTC"
     with pytest.raises(InputError) as error:
         load_site(tmp_path / "north", ends + MINUTE)
@@ -261,8 +260,8 @@ def test_an_expired_certificate_is_refused_at_both_ends(tmp_path):
 def test_a_certificate_that_is_not_yet_valid_is_refused(tmp_path):
     later = NOW + timedelta(days=30)
     site = consortium(tmp_path, now=later)["north"]
-    assert refusal(site.own, site, later - timedelta(minutes=59)) is None  # clocks differ
-    line = refusal(site.sites[1], site, NOW)
+    assert site.bundle.refusal(site.own, later - timedelta(minutes=59)) is None  # clocks differ
+    line = site.bundle.refusal(site.bundle.sites[1], NOW)
     assert line is not None
     assert line.startswith("the certificate of south is not yet valid: it holds from ")
     with pytest.raises(InputError) as error:
@@ -285,8 +284,8 @@ def test_an_authority_that_has_expired_approves_and_vouches_for_nobody(own):
 def test_a_revoked_member_is_refused_at_both_ends(own):
     bundle, path = revoke(own / "consortium", "south")
     north = join(own / "north", path)
-    assert refusal(north.sites[1], north, NOW) == "south was revoked"
-    assert [(member.name, member.revoked) for member in north.sites] == [
+    assert north.bundle.refusal(north.bundle.sites[1], NOW) == "south was revoked"
+    assert [(member.name, member.revoked) for member in north.bundle.sites] == [
         ("north", False),
         ("south", True),
     ]
@@ -318,24 +317,26 @@ def test_a_revoked_key_stays_revoked_and_another_takes_its_rank(own):
     south = join(own / "south-2", done.path)
     assert south.own.rank == 1
     assert not south.own.revoked
-    assert refusal(south.own, south, NOW) is None
-    assert refusal(earlier, south, NOW) == "south was revoked"
+    assert south.bundle.refusal(south.own, NOW) is None
+    assert south.bundle.refusal(earlier, NOW) == "south was revoked"
 
 
 def test_another_authority_an_unknown_name_and_another_key_are_refused(made, own, tmp_path):
     north = load_site(own / "north")
     stranger = consortium(tmp_path / "other", {"south": ()}, {})["south"]
-    line = refusal(stranger.own, north, NOW)
+    line = north.bundle.refusal(stranger.own, NOW)
     assert line == "the certificate of south was signed by another authority"
     request = create_site(tmp_path / "west", "west")
     west = join(tmp_path / "west", approve(own / "consortium", [request]).path)
-    assert refusal(west.own, north, NOW) == "unknown name: west is no member of the consortium"
-    assert refusal(north.own, west, NOW) is None
+    assert (
+        north.bundle.refusal(west.own, NOW) == "unknown name: west is no member of the consortium"
+    )
+    assert west.bundle.refusal(north.own, NOW) is None
     renewed = create_site(tmp_path / "south", "south")
     done = approve(own / "consortium", [renewed])
     assert done.changes == {"south": "new key"}
     south = join(tmp_path / "south", done.path)
-    line = refusal(load_site(own / "south").own, south, NOW)
+    line = south.bundle.refusal(load_site(own / "south").own, NOW)
     assert line == "the certificate of south is of a key that is not the one approved last"
 
 
@@ -345,10 +346,13 @@ def test_a_certificate_with_a_wrong_name_is_refused(made):
     key = Ed25519PrivateKey.generate()
     impostor = new_authority(key, NOW)
     shown = issue_certificate(impostor, key, key.public_key(), "south", "site", (), NOW, NOW + YEAR)
-    assert refusal(shown, site, NOW) == "the certificate of south was signed by another authority"
+    assert (
+        site.bundle.refusal(shown, NOW)
+        == "the certificate of south was signed by another authority"
+    )
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "so\nuth")])
     builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + YEAR)
-    line = refusal(builder.sign(key, None), site, NOW)
+    line = site.bundle.refusal(builder.sign(key, None), NOW)
     assert line == "the certificate of somebody was signed by another authority"
 
 
@@ -358,9 +362,9 @@ def test_a_renewed_certificate_passes_before_all_have_the_new_bundle(own):
     assert done.changes == {"south": "renewed"}
     south = join(own / "south", done.path)
     assert south.own.rank == 1
-    assert refusal(south.own, north, NOW) is None
-    assert refusal(south.own, north, NOW + YEAR) is None
-    assert refusal(north.sites[1], north, NOW + YEAR) is not None
+    assert north.bundle.refusal(south.own, NOW) is None
+    assert north.bundle.refusal(south.own, NOW + YEAR) is None
+    assert north.bundle.refusal(north.bundle.sites[1], NOW + YEAR) is not None
 
 
 # Folders.
@@ -381,7 +385,7 @@ def test_a_consortium_is_not_made_in_a_folder_of_something_else(made, tmp_path):
 def test_a_consortium_that_was_killed_before_its_first_bundle_goes_on(own):
     (own / "consortium" / "bundle.json").unlink()
     done = approve(own / "consortium", [own / "north.request.json"])
-    assert done.bundle.consortium == load_site(own / "north").consortium
+    assert done.bundle.consortium == load_site(own / "north").bundle.consortium
     assert not done.is_new
 
 
@@ -486,12 +490,12 @@ def test_messages_are_signed_by_the_member_and_for_nothing_else(made):
     north, south = load_site(made / "north"), load_site(made / "south")
     signature = sign(north, b"data")
     assert len(signature) == 64
-    assert verify(south.sites[0], signature, b"data")
-    assert not verify(south.sites[1], signature, b"data")
-    assert not verify(south.sites[0], signature, b"date")
-    assert not verify(south.sites[0], signature[:-1], b"data")
-    assert not verify(south.sites[0], b"", b"data")
-    assert not verify(south.sites[0], north.key.sign(b"data"), b"data")
+    assert verify(south.bundle.sites[0], signature, b"data")
+    assert not verify(south.bundle.sites[1], signature, b"data")
+    assert not verify(south.bundle.sites[0], signature, b"date")
+    assert not verify(south.bundle.sites[0], signature[:-1], b"data")
+    assert not verify(south.bundle.sites[0], b"", b"data")
+    assert not verify(south.bundle.sites[0], north.key.sign(b"data"), b"data")
 
 
 @given(data=st.binary(max_size=100), at=st.integers(0, 511))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments import experiment
-from tacit.communication.peers import FreshSession, PeerState
+from tacit.communication.peers import PeerState, SessionMemory
 from tacit.communication.received import EXPERIMENT, FOLDER, Experiment, FolderName
 from tacit.config import load_config
 from tacit.data.tables import Schema
@@ -34,7 +34,7 @@ class Said:
 
     def __init__(self, rank, text, note=None):
         self.rank, self.text, self.note_left = rank, text, note
-        self.session = FreshSession()
+        self.session = SessionMemory()
 
     def noted(self, name):
         return self.note_left

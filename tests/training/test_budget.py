@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from experiments import experiment
 from tacit import privacy
-from tacit.communication.peers import FreshSession
+from tacit.communication.peers import SessionMemory
 from tacit.config import load_config
 from tacit.data import StackedData
 from tacit.errors import BudgetError, InputError
@@ -97,7 +97,7 @@ def test_the_cipher_is_the_one_asked_for_or_suits_the_device():
 def test_a_session_keeps_its_cipher_where_the_device_changes():
     """Else an epoch that is dealt out once would be dealt anew in its middle."""
 
-    class Remembering(FreshSession):
+    class Remembering(SessionMemory):
         made = None
 
         def remember(self, name, make, schema):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments import experiment, write_experiment, write_module
-from tacit.communication.peers import Alone, PeerState
+from tacit.communication.peers import Peers, PeerState
 from tacit.communication.received import Experiment
 from tacit.config import load_config
 from tacit.errors import InputError, MeetAnewError, PrivateRecordsWarning, RecordsError
@@ -138,7 +138,7 @@ def test_what_is_prepared_does_not_depend_on_records(values):
     assert (found.model.path, found.outputs) == (right.model.path, right.outputs)
 
 
-class Late(Alone):
+class Late(Peers):
     """Three processes, of which the last comes late, and holds three records."""
 
     processes = 3

@@ -38,7 +38,7 @@ from experiments import (
 )
 from tacit import train
 from tacit.callbacks import Callback
-from tacit.communication.peers import Alone
+from tacit.communication.peers import Peers
 from tacit.config import load_config
 from tacit.data import Dataset
 from tacit.errors import BudgetError, InputError
@@ -278,7 +278,7 @@ def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path):
             assert gaussian_delta(spent, mu) == pytest.approx(1e-5, rel=1e-5)
 
 
-class SaysNew(Alone):
+class SaysNew(Peers):
     """A process of rank 0 that says of a run that goes on that it is a new one."""
 
     def share(self, what, value, schema):
@@ -301,7 +301,7 @@ def test_nobody_decides_for_another_whether_its_ledgers_limit_a_run(tmp_path, mo
     assert ledger is not None
 
 
-class SaysUnpaid(Alone):
+class SaysUnpaid(Peers):
     """Processes of which one says that it has paid for no step to come."""
 
     def share(self, what, value, schema):

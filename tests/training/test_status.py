@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from experiments import experiment, strict_json
-from tacit.communication.peers import Alone, PeerState
+from tacit.communication.peers import Peers, PeerState
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError, public_line
 from tacit.report.documents.base import load
@@ -23,7 +23,7 @@ LIMIT = 30.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Sites(Alone):
+class Sites(Peers):
     """Three sites as this process, `south`, sees them; what it sees is for a test to change."""
 
     rank, processes = 1, 3

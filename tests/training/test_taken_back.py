@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from experiments import experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.federated import server_start
-from tacit.communication.peers import FreshSession
+from tacit.communication.peers import SessionMemory
 from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
 from tacit.training.budget import affordable, open_ledger
@@ -26,7 +26,7 @@ STEPS = 12
 T = TypeVar("T")
 
 
-class Back(FreshSession):
+class Back(SessionMemory):
     """The memory of a process that waited to be taken back.
 
     Args:

@@ -37,7 +37,7 @@ def relay(
     Sites connect outwards to it, and nobody connects to them. It prints who connects and leaves:
     with --json, one JSON object a line.
     """
-    from tacit.communication.secure.relay import run_relay
+    from tacit.communication.secure.sessions import run_relay
     from tacit.identities import load_site
 
     loaded = load_site(site)

@@ -71,8 +71,7 @@ Outgoing: TypeAlias = Public[T] | Released[T]
 def summand_value(value: Summand[T], what: str) -> T:
     """The plain value, where it is added to others or masked; `what` it is stands in the error.
 
-    Raises:
-        LeakError: the value is no `Summand`; nothing was sent.
+    It is a LeakError where the value is no `Summand`: nothing was sent.
     """
     if type(value) is Summand:
         return value.value
@@ -85,8 +84,7 @@ def summand_value(value: Summand[T], what: str) -> T:
 def opened(value: Outgoing[T], what: str) -> T:
     """The plain value, at the border, where something leaves a node; `what` is for the error.
 
-    Raises:
-        LeakError: the value is neither `Public` nor `Released`; nothing was sent.
+    It is a LeakError where the value is neither `Public` nor `Released`: nothing was sent.
     """
     if type(value) is Released or type(value) is Public:
         return value.value

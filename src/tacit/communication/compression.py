@@ -68,10 +68,8 @@ class PublicDraw:
 def kept(keep: float, d: int) -> int:
     """How many of `d` coordinates are sent: k = ceil(keep * d), from 1 to d.
 
-    A `keep` that is the rounded quotient k / d gives that k.
-
-    Raises:
-        InputError: `keep` is not in (0, 1], or d is 0.
+    A `keep` that is the rounded quotient k / d gives that k. It is an InputError where `keep` is
+    not in (0, 1], or d is 0.
     """
     _check_keep(keep)
     if d < 1:
@@ -85,13 +83,10 @@ def kept(keep: float, d: int) -> int:
 def message_bytes(
     compressor: str, counts: NDArray[np.int64], d: int, value_bytes: int
 ) -> NDArray[np.int64]:
-    """Bytes of messages that carry `counts` of `d` values each: `[nodes]`, as of `encode`.
+    """Bytes of messages that carry `counts` of `d` values each: `[nodes]`, as of `Coding.write`.
 
     `top-k` adds the cheaper of a bitmap and indices (of 4 bytes each, 8 if d > 2^32), and nothing
     where all are sent. What both sides know of the experiment (d, `keep`, dtype) is not sent.
-
-    Raises:
-        InputError: another compressor.
     """
     places = np.zeros_like(counts)
     if _find_compressor(compressor).located:
@@ -103,8 +98,7 @@ def message_bytes(
 def share_sent(compressor: str, keep: float, d: int) -> float:
     """Which share of a vector's d values one message carries; of `bernoulli`, on average.
 
-    Raises:
-        InputError: another compressor; `keep` is not in (0, 1], or d is 0.
+    It is an InputError where there is no such compressor, `keep` is not in (0, 1], or d is 0.
     """
     chosen = _find_compressor(compressor)
     count = kept(keep, d)  # which checks keep and d, whatever the compressor
@@ -112,13 +106,10 @@ def share_sent(compressor: str, keep: float, d: int) -> float:
 
 
 def expected_bytes(compressor: str, keep: float, d: int, value_bytes: int) -> float:
-    """Bytes of a message of d values, of `value_bytes` each, once it is compressed, as of `encode`.
+    """Bytes of a message of d values, of `value_bytes` each, once it is compressed.
 
     `keep` is k / d, or the probability of `bernoulli`, of whose messages the bytes are an average;
-    all others carry the same number of values in every message.
-
-    Raises:
-        InputError: another compressor; `keep` is not in (0, 1], or d is 0.
+    all others carry the same number of values in every message. Errors are those of `share_sent`.
     """
     share = share_sent(compressor, keep, d)
     if not _find_compressor(compressor).located:
@@ -251,7 +242,8 @@ class Coding:
 
     `keep` is k / d, or the probability of `bernoulli`; `seed` is the public one, and `part` tells
     several messages of a node in one step apart. `bytes`, `[nodes]`, are those of each node's
-    message, as `encode` writes it; 0: it sends none.
+    message, as it is written; 0: it sends none. Another compressor, or a `keep` that is not in (0,
+    1], is an InputError.
     """
 
     compressor: str
@@ -269,24 +261,36 @@ class Coding:
         return int(message_bytes(self.compressor, counts, d, dtype.itemsize)[0])
 
     def write(self, row: Tensor, node: int) -> Tensor:
-        """A node's message as bytes: `[d]` to uint8 `[n]`, on the CPU."""
-        written = encode(row, compressor=self.compressor, keep=self.keep, draw=self._draw(node))
-        return torch.from_numpy(np.frombuffer(bytearray(written), np.uint8))
+        """A node's message: `[d]`, compressed or still to be, to bytes, uint8 `[n]` on the CPU.
+
+        First where the values belong (little-endian indices, or a bitmap, lowest index in the
+        lowest bit; `top-k` only), then the values, little-endian, in the order of their indices.
+        """
+        chosen = _find_compressor(self.compressor)
+        mask = chosen.select(row.unsqueeze(0), self.keep, [self._draw(node)])[0][0].cpu().numpy()
+        numbers = row.detach().cpu().numpy()[mask]
+        places = _encode_places(mask) if chosen.located else b""
+        values = numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()
+        return torch.from_numpy(np.frombuffer(bytearray(places + values), np.uint8))
 
     def read(self, message: Tensor, d: int, dtype: torch.dtype, node: int) -> Tensor:
-        """What another node wrote: uint8 `[n]` to `[d]`, on the CPU.
+        """What another node wrote: uint8 `[n]` to `[d]`, on the CPU, zeros where nothing was sent.
 
-        Raises:
-            InputError: the message's length is wrong, or places lie outside the vector.
+        It is an InputError where the message's length is wrong, or places lie outside the vector.
         """
-        return decode(
-            message.cpu().numpy().tobytes(),
-            d,
-            dtype,
-            compressor=self.compressor,
-            keep=self.keep,
-            draw=self._draw(node),
-        )
+        chosen, sent_bytes = _find_compressor(self.compressor), message.cpu().numpy().tobytes()
+        values = torch.zeros(1, d, dtype=dtype)
+        item = values.element_size()
+        if chosen.located:
+            mask, start = _decode_places(sent_bytes, kept(self.keep, d), d)
+        else:
+            mask, start = chosen.select(values, self.keep, [self._draw(node)])[0][0].numpy(), 0
+        expected = start + item * int(mask.sum())
+        if len(sent_bytes) != expected:
+            raise InputError("message", len(sent_bytes), f"{expected} bytes")
+        row = values.numpy()[0]
+        row[mask] = np.frombuffer(sent_bytes, row.dtype.newbyteorder("<"), offset=start)
+        return values[0]
 
     def _draw(self, node: int) -> PublicDraw:
         return PublicDraw(self.seed, self.step, node, self.part)
@@ -301,7 +305,7 @@ class Compressed:
 
     @property
     def bytes(self) -> NDArray[np.int64]:
-        """`[nodes]`, of one message of each node, as `encode` writes it."""
+        """`[nodes]`, of one message of each node."""
         return self.coding.bytes
 
     def of(self, active: Tensor, flags: NDArray[np.bool_]) -> Compressed:
@@ -326,18 +330,13 @@ def compress(
     or in any stack it comes out the same. NaN counts as larger than every number, so that it is
     sent and not hidden.
 
-    Args:
-        values: `[nodes, d]`, float32 or float64, on any device; kept as they are.
-        compressor: `none`, `top-k`, `rand-k` or `bernoulli`.
-        keep: k / d, or the probability of `bernoulli`; in (0, 1], of no effect on `none`.
-        seed: the public seed.
-        step: of the algorithm.
-        nodes: which nodes, in the order of the rows.
-        part: for several messages of a node in one step.
+    The `values`, `[nodes, d]` in the order of `nodes`, float32 or float64 on any device, are kept
+    as they are. `keep` is k / d, or the probability of `bernoulli`, and of no effect on `none`;
+    `seed` is the public one, and `part` tells several messages of a node in one step apart.
 
     Raises:
-        InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or
-            the dtype is another one.
+        InputError: another compressor, `keep` is not in (0, 1], the rows are not the nodes', or the
+            dtype is another one.
     """
     chosen = _find_compressor(compressor)
     _check_keep(keep)
@@ -350,44 +349,6 @@ def compress(
     left = torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
     sizes = message_bytes(compressor, counts, values.shape[1], values.element_size())
     return Compressed(left, Coding(compressor, keep, seed, step, part, sizes))
-
-
-def encode(row: Tensor, *, compressor: str, keep: float, draw: PublicDraw) -> bytes:
-    """The message that one node sends: `[d]`, compressed or still to be compressed, to bytes.
-
-    First where the values belong (little-endian indices, or a bitmap, lowest index in the lowest
-    bit; `top-k` only), then the values, little-endian, in the order of their indices.
-
-    Raises:
-        InputError: another compressor, or `keep` is not in (0, 1].
-    """
-    chosen = _find_compressor(compressor)
-    mask = chosen.select(row.unsqueeze(0), keep, [draw])[0][0].cpu().numpy()
-    numbers = row.detach().cpu().numpy()[mask]
-    places = _encode_places(mask) if chosen.located else b""
-    return places + bytes(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
-
-
-def decode(
-    message: bytes, d: int, dtype: torch.dtype, *, compressor: str, keep: float, draw: PublicDraw
-) -> Tensor:
-    """What `encode` wrote: `[d]`, zeros where nothing was sent.
-
-    Raises:
-        InputError: another compressor, `keep` is not in (0, 1], or the message's length is wrong.
-    """
-    chosen = _find_compressor(compressor)
-    values = torch.zeros(1, d, dtype=dtype)
-    item = values.element_size()
-    if chosen.located:
-        mask, start = _decode_places(message, kept(keep, d), d)
-    else:
-        mask, start = chosen.select(values, keep, [draw])[0][0].numpy(), 0
-    if len(message) != start + item * int(mask.sum()):
-        raise InputError("message", len(message), f"{start + item * int(mask.sum())} bytes")
-    row = values.numpy()[0]
-    row[mask] = np.frombuffer(message, row.dtype.newbyteorder("<"), offset=start)
-    return values[0]
 
 
 def _prefers_bitmap(k: int, d: int) -> bool:

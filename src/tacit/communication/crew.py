@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tacit.communication.link import Link
-from tacit.communication.peers import FreshSession, Peers, SessionMemory
+from tacit.communication.peers import Peers
 from tacit.communication.received import Form
-from tacit.communication.stop_vote import StopVote
+from tacit.communication.stop_vote import Link, StopVote
 
 if TYPE_CHECKING:
     import torch
@@ -34,26 +33,14 @@ class Crew(Peers, Link):
     def __init__(self, rank: int, names: Sequence[str]) -> None:
         self.rank, self.processes, self.names = rank, len(names), tuple(names)
         self.hosts: Sequence[Sequence[int]] = ()
-        self.authenticated = False
-        self.session: SessionMemory = FreshSession()
         self.meets_again = self.stopped = False
         self._rounds: Counter[str] = Counter()
         self._stop_vote: StopVote | None = None
 
-    def placed(
-        self, placement: Literal["blocks"] | Sequence[int]
-    ) -> Literal["blocks"] | Sequence[int]:
-        """As the experiment says."""
-        return placement
-
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
-        """What every process gives; see `Peers.share`.
+        """See `Peers.share`; also a TacitError, where the value is too long to be shared.
 
         The same word for `what` is shared may be used again, in the same order on every rank.
-
-        Raises:
-            PeerError: a process was lost, or gave what the schema refuses.
-            TacitError: what another process reported, or the value is too long to be shared.
         """
         key = f"share {what} {self._rounds[what]}"
         self._rounds[what] += 1
@@ -67,10 +54,6 @@ class Crew(Peers, Link):
             else schema.read(texts.get(rank, texts[0]), rank, what)
             for rank in range(self.processes)
         ]
-
-    def can_spare(self, ranks: Collection[int]) -> bool:
-        """Of those that come and go together, nobody."""
-        return False
 
     def begin(self, step: int) -> None:
         """See `Peers.begin`."""

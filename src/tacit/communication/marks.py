@@ -17,7 +17,7 @@ from tacit.errors import PeerError
 
 
 def written(step: int, part: Tensor) -> Tensor:
-    """The message, uint8."""
+    """A part as it is sent, uint8."""
     return torch.cat([torch.tensor([step], dtype=torch.float64), part]).view(torch.uint8)
 
 
@@ -27,11 +27,7 @@ def message_bytes(numbers: int) -> int:
 
 
 def read(message: Tensor, step: int, numbers: int, who: str) -> Tensor:
-    """The numbers in a message that `who` sent.
-
-    Raises:
-        PeerError: it has another length, or is of another step.
-    """
+    """The numbers in a message that `who` sent; a PeerError where its length or step is another."""
     due = message_bytes(numbers)
     if len(message) != due:
         raise PeerError(f"{who} sent {len(message)} bytes of metrics, where {due} were due")
@@ -84,10 +80,8 @@ class Gatherer(ABC):
         """The marks that are complete since it was last asked, in order; at rank 0.
 
         Each is a step and the vectors in the order of ranks. Of a process that is gone stands its
-        last part without the sum of its models, and nothing where there was none.
-
-        Raises:
-            PeerError: a part that came was wrong.
+        last part without the sum of its models, and nothing where there was none. A part that came
+        wrong is a PeerError.
         """
         while self._own and all(self.is_here(rank, self._own[0][0]) for rank in self.others):
             self._finish_one()
@@ -97,9 +91,7 @@ class Gatherer(ABC):
     def finish(self) -> None:
         """At rank 0, wait until the parts of all that was put have come; `ready` hands them out.
 
-        Raises:
-            PeerError: one has not come within the limits, or was wrong.
-            TacitError: why the run ends.
+        Errors are those of `put`.
         """
         while self._own:
             self._finish_one()

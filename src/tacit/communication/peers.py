@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from tacit.communication.received import Form
 from tacit.errors import InputError
@@ -53,8 +53,10 @@ class PeerState:
     again: int | None = None
 
 
-class SessionMemory(Protocol):
+class SessionMemory:
     """What a process remembers of a session of a run when it comes back to it after a kill.
+
+    This one is of a process that is never waited for: every start is a new session.
 
     Attributes:
         returned: whether it comes back to a session that others go on with.
@@ -63,61 +65,44 @@ class SessionMemory(Protocol):
             step of which it has sent nothing in an earlier session; else None.
     """
 
-    returned: bool
-    returned_to: int | None
-    rejoins: int | None
+    returned: bool = False
+    returned_to: int | None = None
+    rejoins: int | None = None
 
     def secret(self, name: str) -> bytes:
         """32 random bytes that no other process has, the same whenever this one comes back."""
+        return secrets.token_bytes(32)
 
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
         """What was made when the session began; made now, where it begins."""
+        return make()
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
         """What was remembered of the session in which it was left out; None if it was in none."""
+        return None
 
     def keep(self, step: int) -> None:
         """Write down what has come and gone, before the checkpoint of a step is written."""
 
 
-class FreshSession:
-    """The memory of a process that is never waited for: every start is a new session."""
-
-    returned = False
-    returned_to: int | None = None
-    rejoins: int | None = None
-
-    def secret(self, name: str) -> bytes:
-        """New random bytes."""
-        return secrets.token_bytes(32)
-
-    def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
-        """What is made."""
-        return make()
-
-    def earlier(self, name: str, schema: Form[T]) -> T | None:
-        """Nothing: it was in none."""
-        return None
-
-    def keep(self, step: int) -> None:
-        """Nobody comes back."""
-
-
-class Peers(Protocol):
+class Peers:
     """What a run asks of its other processes beside the messages of its algorithm.
+
+    Here there is no other process (`ALONE`), and every question is answered at once.
 
     `authenticated` says whether what another process says is signed with its identity.
     """
 
-    rank: int
-    processes: int
-    authenticated: bool
-    session: SessionMemory
+    rank: int = 0
+    processes: int = 1
+    authenticated: bool = False
+    session: SessionMemory = SessionMemory()
 
     def placed(
         self, placement: Literal["blocks"] | Sequence[int]
     ) -> Literal["blocks"] | Sequence[int]:
-        """Where nodes are, of which the experiment says `placement`."""
+        """Where nodes are, of which the experiment says `placement`; one process has all."""
+        return "blocks" if self.processes == 1 else placement
 
     def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
         """What every process gives, in the order of ranks; waits for all, within limits.
@@ -129,12 +114,14 @@ class Peers(Protocol):
             PeerError: a process was lost, or gave what the schema refuses.
             TacitError: what another process reported.
         """
+        return [value]
 
     def can_spare(self, ranks: Collection[int]) -> bool:
         """Whether all can meet anew without processes that come back, and cannot take part.
 
         A process is never one of those that it can spare.
         """
+        return False
 
     def report(self, error: BaseException) -> None:
         """Tell the others why this process ends, where it ends the run."""
@@ -147,6 +134,7 @@ class Peers(Protocol):
 
     def saved(self, step: int) -> int:
         """Say that this process has a checkpoint of a step; the last that every process has."""
+        return step
 
     def begin(self, step: int) -> None:
         """Say at which step this session starts, before the first `agreed_stop`."""
@@ -156,68 +144,22 @@ class Peers(Protocol):
 
         `asked` says whether this process was asked to.
         """
+        return asked
 
     def seen(self) -> Sequence[PeerState]:
         """What is known of every process, this one included, in the order of ranks.
 
         Asks nobody and waits for nothing; called from another thread than all the others.
         """
+        return (PeerState(0, "rank 0", "connected", quiet=0.0),)
+
+
+ALONE = Peers()
 
 
 def gone_ranks(peers: Peers) -> dict[int, str]:
     """The names of the sites without which the run goes on, by rank."""
     return {site.rank: site.name for site in peers.seen() if site.state == "gone"}
-
-
-class Alone:
-    """No other process: every question is answered here."""
-
-    rank = 0
-    processes = 1
-
-    authenticated = False
-    session: SessionMemory = FreshSession()
-
-    def placed(
-        self, placement: Literal["blocks"] | Sequence[int]
-    ) -> Literal["blocks"] | Sequence[int]:
-        """All here, wherever they would be placed."""
-        return "blocks" if self.processes == 1 else placement
-
-    def share(self, what: str, value: T, schema: Form[T]) -> list[T]:
-        """What this process gives."""
-        return [value]
-
-    def can_spare(self, ranks: Collection[int]) -> bool:
-        """There is none."""
-        return False
-
-    def report(self, error: BaseException) -> None:
-        """Nobody listens."""
-
-    def at(self, step: int) -> None:
-        """Nobody asks."""
-
-    def check(self) -> None:
-        """Nobody can be lost."""
-
-    def saved(self, step: int) -> int:
-        """Its own."""
-        return step
-
-    def begin(self, step: int) -> None:
-        """There is nothing to agree on."""
-
-    def agreed_stop(self, step: int, asked: bool) -> bool:
-        """As it was asked."""
-        return asked
-
-    def seen(self) -> Sequence[PeerState]:
-        """This one, which is here."""
-        return (PeerState(0, "rank 0", "connected", quiet=0.0),)
-
-
-ALONE = Alone()
 
 
 _WHERE = "nodes.placement"

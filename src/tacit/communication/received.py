@@ -16,7 +16,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -46,8 +46,7 @@ class Form(Generic[T]):
     def write(self, value: T) -> str:
         """The value as JSON; a float that is not finite becomes null.
 
-        Raises:
-            TacitError: it is longer than the others would read.
+        What is longer than the others would read is a TacitError.
         """
         text = self.type.dump_json(value, warnings=False).decode()
         if len(text) > self.longest:
@@ -57,8 +56,7 @@ class Form(Generic[T]):
     def read(self, text: str | bytes, rank: int, what: str) -> T:
         """The value that a text of `rank` holds; `what` it is ("last step") stands in the error.
 
-        Raises:
-            PeerError: it is no such value; one plain line.
+        What is no such value is a PeerError of one plain line.
         """
         if len(text) > self.longest:
             raise PeerError(
@@ -200,60 +198,36 @@ class Beat(_Model):
         return (self.start, self.counter) > (other.start, other.counter)
 
 
-# Built when they are first used: a process that is alone uses none.
-_LATER = ConfigDict(defer_build=True)
+def _form(kind: Any, longest: int = _LARGEST) -> Form[Any]:
+    """Built when it is first used: a process that is alone uses none."""
+    return Form(TypeAdapter(kind, config=ConfigDict(defer_build=True)), longest)
 
-FLAG = Form(TypeAdapter(bool, config=_LATER), 10)
-STEP = Form(TypeAdapter[int](_Step, config=_LATER), 20)
-STEPS = Form(
-    TypeAdapter[list[int]](
-        Annotated[list[_Step], Field(max_length=1000, fail_fast=True)], config=_LATER
-    ),
-    2**16,
+
+def _listed(kind: Any, most: int) -> Any:
+    return Annotated[list[kind], Field(max_length=most, fail_fast=True)]
+
+
+_Vote = tuple[_Step, _Step, bool, _Count]
+
+FLAG: Form[bool] = _form(bool, 10)
+STEP: Form[int] = _form(_Step, 20)
+STEPS: Form[list[int]] = _form(_listed(_Step, 1000), 2**16)
+TOKEN: Form[str] = _form(_Token, 20)
+PUBLIC_KEY: Form[str] = _form(_PublicKey, 68)
+CHARGED: Form[list[list[tuple[int, int]]]] = _form(
+    _listed(_listed(_Interval, _MOST_INTERVALS), _MOST_NODES)
 )
-TOKEN = Form(TypeAdapter[str](_Token, config=_LATER), 20)
-PUBLIC_KEY = Form(TypeAdapter[str](_PublicKey, config=_LATER), 68)
-CHARGED = Form(
-    TypeAdapter[list[list[tuple[int, int]]]](
-        Annotated[
-            list[Annotated[list[_Interval], Field(max_length=_MOST_INTERVALS, fail_fast=True)]],
-            _of_nodes,
-        ],
-        config=_LATER,
-    )
-)
-IDENTITY = Form(TypeAdapter[dict[str, str | int | float]](_Identity, config=_LATER), 2**19)
-LABEL_COUNTS = Form(
-    TypeAdapter[list[list[float]]](
-        Annotated[
-            list[Annotated[list[_Finite], Field(max_length=100_000, fail_fast=True)]], _of_nodes
-        ],
-        config=_LATER,
-    )
-)
+IDENTITY: Form[dict[str, str | int | float]] = _form(_Identity, 2**19)
+LABEL_COUNTS: Form[list[list[float]]] = _form(_listed(_listed(_Finite, 100_000), _MOST_NODES))
 EXPERIMENT = Form(TypeAdapter(Experiment))
 RUN_ID = Form(TypeAdapter(RunId), 200)
-SESSION_ID = Form(TypeAdapter[str](_Id, config=_LATER), 40)
+SESSION_ID: Form[str] = _form(_Id, 40)
 FOLDER = Form(TypeAdapter(FolderName), 1000)
-SUMMARY = Form(TypeAdapter[Summary | None](Summary | None, config=_LATER))
+SUMMARY: Form[Summary | None] = _form(Summary | None)
 REPORT = Form(TypeAdapter(Report), 2**14)
 BEAT = Form(TypeAdapter(Beat), 2**17)
-HEARTBEAT = Form(
-    TypeAdapter[tuple[int, int, int | None, bool]](
-        tuple[_Beat, _Beat, _Rank | None, bool], config=_LATER
-    ),
-    100,
+HEARTBEAT: Form[tuple[int, int, int | None, bool]] = _form(
+    tuple[_Beat, _Beat, _Rank | None, bool], 100
 )
-VOTE = Form(
-    TypeAdapter[tuple[int, int, bool, int]](tuple[_Step, _Step, bool, _Count], config=_LATER), 80
-)
-VOTES = Form(
-    TypeAdapter[list[tuple[int, int, bool, int]]](
-        Annotated[
-            list[tuple[_Step, _Step, bool, _Count]],
-            Field(max_length=_MOST_RANKS, fail_fast=True),
-        ],
-        config=_LATER,
-    ),
-    2**20,
-)
+VOTE: Form[tuple[int, int, bool, int]] = _form(_Vote, 80)
+VOTES: Form[list[tuple[int, int, bool, int]]] = _form(_listed(_Vote, _MOST_RANKS), 2**20)

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import Protocol
 
-from tacit.communication.link import Link
 from tacit.communication.received import VOTE, VOTES
 from tacit.errors import PeerError
 
 _APART = 0.5  # seconds between two rounds: a stop comes within about one second
+
+
+class Link(Protocol):
+    """What processes that agree need of what joins them: texts that each of them states to all.
+
+    What a process states under a key stays, also when it comes back and would state another.
+
+    Attributes:
+        names: of all processes, for messages, by rank.
+    """
+
+    rank: int
+    names: Sequence[str]
+
+    def state(self, key: str, text: str) -> str:
+        """State a text to all; the one that stands, which may be of this process's last start."""
+
+    def collect(
+        self, key: str, ranks: Iterable[int], what: str, *, loading: bool = False
+    ) -> dict[int, str]:
+        """What these other ranks have stated under a key, once all have; `what` it is, in words.
+
+        A rank without which the run goes on is not waited for, and may lack. `loading` says that
+        ranks may still be about to load data and models.
+
+        Raises:
+            PeerError: a rank was lost, or has not come further in time.
+            TacitError: what another rank reported.
+        """
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Let go of texts that this process does not ask for, nor others for its own, any more."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +126,7 @@ class StopVote:
         """Whether the run stops before this step; the same answer on every rank.
 
         Every step from `first` on is asked for, in order; `asked` says whether this process was
-        asked to stop.
-
-        Raises:
-            PeerError: from waiting, reading or writing; also if a vote makes no sense.
+        asked to stop. A vote that makes no sense is a PeerError, as those of the link are.
         """
         self._asked = self._asked or asked
         if self.stopped or step < self._last.following:

@@ -1,4 +1,7 @@
-"""What in an experiment contradicts itself: noise, budgets, ledgers and faults, key by key."""
+"""What in an experiment contradicts itself: noise, budgets, ledgers and faults, key by key.
+
+Each check refuses with an `InputError` that names the key, its value and what would be right.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,7 @@ def check(
     train: Train,
     faults: Faults,
 ) -> None:
-    """Refuse an experiment whose settings contradict each other.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse an experiment whose settings contradict each other."""
     _check_nodes(nodes)
     _check_options(algorithm, privacy, train)
     _check_average(algorithm, train)
@@ -61,11 +60,7 @@ def check(
 
 
 def check_declared(task: Task) -> None:
-    """Refuse what is declared of a file that is none, and labels that do not go with the rest.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse what is declared of a file that is none, and labels that do not go with the rest."""
     if task.target_bound is not None and task.loss not in OF_NUMBERS:
         expected = (
             "is of numbers that are predicted, with task.loss = 'mse' or 'huber': leave it out"
@@ -97,11 +92,7 @@ def check_declared(task: Task) -> None:
 
 
 def check_names(task: Task, nodes: Nodes) -> None:
-    """Refuse models and partitions that there are not, and keys that these do not take.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse models and partitions that there are not, and keys that these do not take."""
     if task.features_cache is not None and task.feature_map is None:
         expected = "goes with task.features: name these, or leave it out"
         raise InputError("task.features_cache", task.features_cache, expected)
@@ -116,9 +107,6 @@ def check_named(
     """Refuse what contradicts itself in an experiment whose algorithm is named.
 
     A plan refuses the same of one that was open; of a graph in a file, when that has been read.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
     """
     kind = graph_kind(str(topology.graph), {key: getattr(topology, key) for key in KEYS})
     if kind is not None:
@@ -134,9 +122,6 @@ def check_graph(
 
     `directed` and `changes` say whether a link goes one way only, and whether there are others at
     another step.
-
-    Raises:
-        InputError: on `topology.graph` or `topology.mixing`.
     """
     graph, mixing = topology.graph, topology.mixing
     name, needs = algorithm.name, algorithm.definition.graph
@@ -157,11 +142,7 @@ def check_graph(
 
 
 def check_messages(topology: Topology, algorithm: AlgorithmSection, faults: Faults) -> None:
-    """Refuse gossip rounds and faults after which an algorithm would no longer be what it is.
-
-    Raises:
-        InputError: on `topology.rounds`, or the key of `[faults]` that it cannot take.
-    """
+    """Refuse gossip rounds and faults after which an algorithm would no longer be what it is."""
     row, rounds = algorithm.definition, topology.rounds
     if rounds not in (None, "auto", 1) and row.no_rounds:
         raise InputError("topology.rounds", rounds, f"{row.name} {row.no_rounds}; leave it out")
@@ -178,11 +159,7 @@ CONVEX_MODELS, CONVEX_LOSSES = ("logistic", "linear"), ("cross-entropy", "logist
 
 
 def check_suboptimality(task: Task, nodes: Nodes, algorithm: AlgorithmSection) -> None:
-    """Refuse f(x) - f* of an objective whose least value is not known how to find.
-
-    Raises:
-        InputError: on `train.suboptimality`, with what would be right.
-    """
+    """Refuse f(x) - f* of an objective whose least value is not known how to find."""
     regulariser = getattr(algorithm.options, "regulariser", "none")
     reasons = {
         f"task.model = '{task.model}' is no linear model": task.model not in CONVEX_MODELS,
@@ -203,19 +180,14 @@ def check_suboptimality(task: Task, nodes: Nodes, algorithm: AlgorithmSection) -
 
 
 def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
-    """Refuse views of records that are none, or that would be made of what is computed once.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse views of records that are none, or that would be made of what is computed once."""
     if task.augmentation is None:
         if train.views is not None and train.views > 1:
-            raise InputError(
-                "train.views",
-                train.views,
+            expected = (
                 "are views of a record, and without augmentation all would be the same: set "
-                "task.augmentation, such as 'flip-shift', or leave it out",
+                "task.augmentation, such as 'flip-shift', or leave it out"
             )
+            raise InputError("train.views", train.views, expected)
         return
     moments = algorithm.definition.moments is not None
     reasons = {
@@ -230,11 +202,7 @@ def check_views(task: Task, train: Train, algorithm: AlgorithmSection) -> None:
 def check_calibration(
     task: Task, algorithm: AlgorithmSection, privacy: Privacy, faults: Faults
 ) -> None:
-    """Refuse to recalibrate by private counts where nothing is proved of them.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse to recalibrate by private counts where nothing is proved of them."""
     if task.calibrate != "private":
         if privacy.calibrate_share is not None:
             expected = "is for task.calibrate = 'private': set that, or leave it out"
@@ -255,11 +223,7 @@ def check_calibration(
 
 
 def check_unit(task: Task, algorithm: AlgorithmSection, privacy: Privacy, train: Train) -> None:
-    """Refuse what is worked out of each record alone, where epsilon is to protect a person.
-
-    Raises:
-        InputError: on `privacy.unit`.
-    """
+    """Refuse what is worked out of each record alone, where epsilon is to protect a person."""
     if privacy.unit_column is None:
         return
     smooth = getattr(algorithm.options, "smoothness", None) is not None
@@ -279,9 +243,6 @@ def check_organisations(
     """Refuse an organisation of a node that there is not.
 
     Of nodes without names numbers alone are refused: sites bring names of their own.
-
-    Raises:
-        InputError: on `statement.organisations`.
     """
     for name in organisations or ():
         known = name in names if names else not name.isdecimal() or int(name) < count
@@ -291,11 +252,7 @@ def check_organisations(
 
 
 def check_promise(algorithm: AlgorithmSection, promise: Promise) -> None:
-    """Refuse constants that the paper of the algorithm does not read.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
-    """
+    """Refuse constants that the paper of the algorithm does not read."""
     given = {key: value for key, value in dict(promise).items() if value is not None}
     for key, value in given.items():
         if key not in algorithm.definition.claims.promise_constants:
@@ -328,11 +285,10 @@ def _check_nodes(nodes: Nodes) -> None:
         )
         raise InputError("nodes.part", list(nodes.part), expected)
     if nodes.data == "by-rank" and nodes.source is None:
-        raise InputError(
-            "nodes.source",
-            None,
-            "must say where a node's own records are: a path with {node} in it, or module:function",
+        expected = (
+            "must say where a node's own records are: a path with {node} in it, or module:function"
         )
+        raise InputError("nodes.source", None, expected)
     if nodes.data == "split" and nodes.source is not None:
         raise InputError(
             "nodes.source", nodes.source, "goes with nodes.data = 'by-rank': set that, or drop it"
@@ -340,12 +296,11 @@ def _check_nodes(nodes: Nodes) -> None:
     if nodes.data == "by-rank":
         for key in ("partition", "alpha", "per_node", "part"):
             if getattr(nodes, key) != Nodes.model_fields[key].default:
-                raise InputError(
-                    f"nodes.{key}",
-                    getattr(nodes, key),
+                expected = (
                     "divides one data set, and with nodes.data = 'by-rank' each node has its own: "
-                    "leave it out",
+                    "leave it out"
                 )
+                raise InputError(f"nodes.{key}", getattr(nodes, key), expected)
 
 
 def _check_options(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> None:
@@ -380,21 +335,19 @@ def _check_average(chosen: AlgorithmSection, train: Train) -> None:
         and definition.participation.one_pass
         and definition.graph.weights == "server"
     ):
-        raise InputError(
-            "train.average",
-            train.average,
+        expected = (
             f"is of the models after several steps, and the one of {definition.name} stays as its "
-            "first step made it: leave it out",
+            "first step made it: leave it out"
         )
+        raise InputError("train.average", train.average, expected)
     final: int = definition.graph.final_rounds(chosen.options)
     if train.average != "none" and final and not definition.restarts:
-        raise InputError(
-            "train.average",
-            train.average,
+        expected = (
             f"does not go with the {final} gossip rounds that follow the last step: "
             f"{definition.name} does not say how they begin with given models (`restart`); leave "
-            "one of them out",
+            "one of them out"
         )
+        raise InputError("train.average", train.average, expected)
 
 
 def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
@@ -413,11 +366,8 @@ def _check_precision(chosen: AlgorithmSection, train: Train) -> None:
 
 def _check_warm_up(chosen: AlgorithmSection, train: Train) -> None:
     if chosen.options.warm_up >= train.steps:
-        raise InputError(
-            "algorithm.warm_up",
-            chosen.options.warm_up,
-            f"must be below train.steps = {train.steps}: the rate would never be reached",
-        )
+        expected = f"must be below train.steps = {train.steps}: the rate would never be reached"
+        raise InputError("algorithm.warm_up", chosen.options.warm_up, expected)
 
 
 def _check_budgets(privacy: Privacy, nodes: Nodes) -> None:
@@ -511,11 +461,8 @@ def _check_ledger(privacy: Privacy, *, assumed: bool) -> None:
     if privacy.ledger is None:
         for key in LEDGER_KEYS[1:]:
             if getattr(privacy, key) is not None:
-                raise InputError(
-                    f"privacy.{key}",
-                    getattr(privacy, key),
-                    "is for a ledger of the data: name its folder in privacy.ledger",
-                )
+                expected = "is for a ledger of the data: name its folder in privacy.ledger"
+                raise InputError(f"privacy.{key}", getattr(privacy, key), expected)
         return
     reasons = {
         "without noise nothing bounds what leaves a node": not privacy.noisy,
@@ -533,11 +480,8 @@ def _check_privacy(chosen: AlgorithmSection, privacy: Privacy, train: Train) -> 
     if privacy.noisy and not algorithm.private:
         keys = ("guess", "epsilon_per_round", "epsilon", "noise_std")
         key = next(key for key in keys if getattr(privacy, key) not in (None, "none"))
-        raise InputError(
-            f"privacy.{key}",
-            getattr(privacy, key),
-            f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm",
-        )
+        expected = f"{algorithm.name} adds no noise: leave it out, or choose a private algorithm"
+        raise InputError(f"privacy.{key}", getattr(privacy, key), expected)
     if privacy.guess is not None:
         given = {
             "privacy.epsilon": privacy.epsilon is not None,
@@ -641,12 +585,11 @@ def _check_pairwise(
         expected = f"does not go with {definition.name}, which {reason}: use 'independent'"
         raise InputError("privacy.noise", "pairwise", expected)
     if privacy.accounting == "published":
-        raise InputError(
-            "privacy.noise",
-            "pairwise",
+        expected = (
             "does not go with privacy.accounting = 'published', whose formulas are of independent "
-            "noise: use 'certified'",
+            "noise: use 'certified'"
         )
+        raise InputError("privacy.noise", "pairwise", expected)
     if not privacy.noisy:
         expected = "needs noise: give privacy.epsilon or privacy.noise_std, or leave it out"
         raise InputError("privacy.noise", "pairwise", expected)

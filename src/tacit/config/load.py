@@ -19,18 +19,7 @@ from pydantic import PrivateAttr
 
 from tacit.algorithms import ALGORITHMS, DEFAULT, plain_method
 from tacit.base.plain_files import parse_toml, read_toml
-from tacit.config.checks import (
-    check,
-    check_calibration,
-    check_declared,
-    check_named,
-    check_names,
-    check_organisations,
-    check_promise,
-    check_suboptimality,
-    check_unit,
-    check_views,
-)
+from tacit.config import checks
 from tacit.config.schema import (
     GIVEN,
     AlgorithmSection,
@@ -65,20 +54,14 @@ DEFAULT_PAIRWISE = {"colluding": 1, "pair_noise": "auto"}
 DEFAULT_PARTNERS = {"partners": "graph", "rounds": "auto"}
 DEFAULT_SECURE_SUM = {"colluding": 1}
 DEFAULT_VIEWS = {"views": 4}
-DEFAULT_GRAPH = {
-    "column-stochastic": "exponential",
-    "doubly-stochastic": "ring",
-    "server": "star",
-}
+DEFAULT_GRAPH = {"column-stochastic": "exponential", "doubly-stochastic": "ring", "server": "star"}
 
 
 class Config(Section):
     """A whole experiment.
 
     Each section may be left out, given as an object, or as a mapping of what a file has in it.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
+    Errors are those of `Section`.
     """
 
     task: Task
@@ -133,23 +116,24 @@ class Config(Section):
         super().__init__(**made)
         self._given = given
         if given is not None and self.faults.tolerate:
-            raise InputError(
-                "algorithm.name",
-                None,
+            expected = (
                 "must be named beside faults.tolerate, since what is chosen for an open experiment "
                 "rests on the records of all sites: let `tacit plan --recommend` complete the file "
-                "without faults.tolerate, and add it to what it writes",
+                "without faults.tolerate, and add it to what it writes"
             )
-        check_declared(self.task)
-        check_names(self.task, self.nodes)
-        check_organisations(self.statement.organisations, self.nodes.names, self.nodes.count)
-        check_calibration(self.task, self.algorithm, self.privacy, self.faults)
-        check_views(self.task, self.train, self.algorithm)
-        check_unit(self.task, self.algorithm, self.privacy, self.train)
+            raise InputError("algorithm.name", None, expected)
+        checks.check_declared(self.task)
+        checks.check_names(self.task, self.nodes)
+        checks.check_organisations(self.statement.organisations, self.nodes.names, self.nodes.count)
+        checks.check_calibration(self.task, self.algorithm, self.privacy, self.faults)
+        checks.check_views(self.task, self.train, self.algorithm)
+        checks.check_unit(self.task, self.algorithm, self.privacy, self.train)
         if self.train.suboptimality:
-            check_suboptimality(self.task, self.nodes, self.algorithm)
-        check(self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults)
-        check_promise(self.algorithm, self.promise)
+            checks.check_suboptimality(self.task, self.nodes, self.algorithm)
+        checks.check(
+            self.nodes, self.topology, self.algorithm, self.privacy, self.train, self.faults
+        )
+        checks.check_promise(self.algorithm, self.promise)
 
     @property
     def given(self) -> Mapping[str, Mapping[str, Any]] | None:
@@ -180,10 +164,7 @@ class Config(Section):
     def with_defaults(
         self, defaults: Mapping[str, Mapping[str, Any]], *, closed: bool = False
     ) -> Config:
-        """The same with values for keys that were left open, section by section.
-
-        `closed` says that nothing is open any more.
-        """
+        """The same with values for keys that were left open; `closed`: nothing is open any more."""
         update: dict[str, Any] = {}
         for name, values in defaults.items():
             section = getattr(self, name)
@@ -212,8 +193,7 @@ class Config(Section):
     def per_node(self, values: Each | tuple[Each, ...] | dict[str, Each]) -> tuple[Each, ...]:
         """One value a node: the one place where whose number is whose is decided.
 
-        Raises:
-            InputError: they go by name, and nothing says the nodes' names.
+        It is an InputError where they go by name, and nothing says the nodes' names.
         """
         if isinstance(values, Mapping):
             if self.nodes.names is None:
@@ -234,10 +214,8 @@ class Config(Section):
         return tuple(values) if names is None else dict(zip(names, values, strict=True))
 
     def with_names(self, names: Sequence[str] | None) -> Config:
-        """The experiment whose nodes have these names, if there are any.
-
-        Raises:
-            InputError: it has others, or numbers of nodes do not go with them.
+        """The experiment whose nodes have these names, if there are any; an InputError where it has
+        others.
         """
         if names is None or self.nodes.names == tuple(names):
             return self
@@ -372,7 +350,7 @@ def load_config(
     trusted: bool = True,
     folder: Path | None = None,
 ) -> Config:
-    """Read, complete and validate an experiment.
+    """Read, complete and validate an experiment; an InputError names what is wrong in it.
 
     `privacy.ledger` becomes absolute: the budgets of an experiment file lie where the file says,
     wherever it is run from.
@@ -391,9 +369,6 @@ def load_config(
             taken as they stand (`AlgorithmSection.unread`).
         folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
             current one for a mapping and for overrides.
-
-    Raises:
-        InputError: naming the key, its value and what would be right.
     """
     raw = read_sections(source, overrides=overrides, folder=folder)
     own = raw.get("nodes", {}).get("data") == "by-rank"
@@ -422,7 +397,7 @@ def load_config(
         raw["algorithm"] = AlgorithmSection.unread(raw["algorithm"])
     config = Config(**raw).with_names(names)
     if config.given is None and config.algorithm.is_read:
-        check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
+        checks.check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
     return config
 
 
@@ -435,9 +410,6 @@ def read_sections(
     """What an experiment says by itself, section by section: not completed, and not checked.
 
     The arguments are those of `load_config`; `privacy.ledger` becomes absolute here, too.
-
-    Raises:
-        InputError: it cannot be read.
     """
     raw: dict[str, Any] = _read(source)
     here = Path()

@@ -281,8 +281,7 @@ class Nodes(Section):
     def empty(self) -> frozenset[int]:
         """The numbers of the nodes without records.
 
-        Raises:
-            InputError: they go by name, and nothing says the nodes' names.
+        It is an InputError where they go by name, and nothing says the nodes' names.
         """
         wanted, names = set(self.without_records or ()), self.names
         if names is None and any(isinstance(node, str) for node in wanted):
@@ -401,11 +400,7 @@ class AlgorithmSection(Section):
 
     @property
     def definition(self) -> Algorithm[Any, Any]:
-        """The row: of the table, of an installed package, or the user's own.
-
-        Raises:
-            InputError: it is not read.
-        """
+        """The row: of the table, of an installed package, or the user's own; if it is read."""
         if not self.is_read:
             expected = "is needed here, and is another's code: if you have read it, pass --trust"
             raise InputError("algorithm.name", self.name, expected)
@@ -763,19 +758,14 @@ def _refusal(
 
 
 def _refuse_foreign(name: str, kind: type[Options], values: Mapping[str, Any]) -> None:
-    """Refuse an option that only other algorithms have: they are named.
-
-    Raises:
-        InputError: on that option.
-    """
+    """Refuse an option that only other algorithms have: they are named."""
     for key in values:
         if key in kind.model_fields:
             continue
         others = [row.name for row in ALGORITHMS.values() if key in row.options.model_fields]
         if others:
-            raise InputError(
-                f"algorithm.{key}",
-                values[key],
+            expected = (
                 f"is no option of {name}: leave it out, or choose a method that has it "
-                f"({', '.join(others)}); {name} takes: {', '.join(sorted(kind.model_fields))}",
+                f"({', '.join(others)}); {name} takes: {', '.join(sorted(kind.model_fields))}"
             )
+            raise InputError(f"algorithm.{key}", values[key], expected)

@@ -35,10 +35,7 @@ def free_keys(config: Config) -> frozenset[str]:
 
 
 def known_as(config: Config, keys: Iterable[str] | None = None) -> Config:
-    """What an experiment is known by: without the values of keys that are no part of it.
-
-    `keys` are these, by default all that have a mark.
-    """
+    """What an experiment is known by: without the values of `keys`, by default all with a mark."""
     marked = _marked(config)
     changed: dict[str, dict[str, Any]] = {}
     for key in marked if keys is None else keys:

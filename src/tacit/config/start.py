@@ -36,13 +36,32 @@ def experiment_text(start: Start, file: str) -> str:
     task = [f"dataset = {_text(start.dataset)}"]
     if start.schema is not None:
         task += [f"schema = {_text(start.schema)}    # what is public of the table"]
-        task += _test_lines(start.test, ", ".join(map(_text, start.metrics)))
+        metrics = f"metric = [{', '.join(map(_text, start.metrics))}]"
+        if start.test is not None:
+            task.append(
+                f"test = {_text(start.test)}    # public records: epsilon does not cover them"
+            )
+            task.append(f"{metrics}    # the first one leads")
+        else:
+            task += [
+                "# Without test records nothing is scored. Name a table of public ones, or declare "
+                "a share",
+                "# of the records public; no epsilon covers what is said of either.",
+                '# test = "csv:public.csv"',
+                "# test_share = 0.2",
+                f"# {metrics}",
+            ]
     if start.model is not None:
         task.insert(1, f"model = {_text(start.model)}")
     nodes = [f"count = {start.nodes}"]
     if start.node is not None:
         column = _text(f"by:{start.node}")
         nodes = [f"partition = {column}    # one node a value, in the order of the schema"]
+    unit = []
+    if start.unit is not None:
+        unit = [f"unit = {_text(f'column:{start.unit}')}    # a person with all rows, not a row"]
+        if not start.decided:
+            unit = [f"# {unit[0]}: to be decided"]
     own = "a list" if start.node is None else "a table by their names"
     return "\n".join(
         [
@@ -58,7 +77,7 @@ def experiment_text(start: Start, file: str) -> str:
             "[privacy]",
             f"epsilon = {start.epsilon:<12g} # of each node; {own} gives each its own",
             "delta = 1e-5           # must be far below 1 over a node's number of records",
-            *([] if start.unit is None else [_unit_line(start.unit, start.decided)]),
+            *unit,
             "",
             "# All else is open: the method, its rate and clip, and the number of steps are chosen",
             "# from public facts, such as how many records each node has. Its plan says what is",
@@ -66,26 +85,6 @@ def experiment_text(start: Start, file: str) -> str:
             "",
         ]
     )
-
-
-def _unit_line(column: str, decided: bool) -> str:
-    line = f"unit = {_text(f'column:{column}')}    # a person with all rows, not a row"
-    return line if decided else f"# {line}: to be decided"
-
-
-def _test_lines(test: str | None, metrics: str) -> list[str]:
-    if test is not None:
-        return [
-            f"test = {_text(test)}    # public records: epsilon does not cover them",
-            f"metric = [{metrics}]    # the first one leads",
-        ]
-    return [
-        "# Without test records nothing is scored. Name a table of public ones, or declare a share",
-        "# of the records public; no epsilon covers what is said of either.",
-        '# test = "csv:public.csv"',
-        "# test_share = 0.2",
-        f"# metric = [{metrics}]",
-    ]
 
 
 def _text(value: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tacit.config.schema import Nodes, Task
 from tacit.data.sources import is_table, table_schema
-from tacit.data.tables.schema import Schema, find_schema
+from tacit.data.tables.schema import find_schema
 from tacit.errors import InputError
 
 
@@ -33,18 +33,13 @@ def complete_for_table(task: Task, nodes: Nodes) -> tuple[Task, Nodes]:
         schema = find_schema(path, Path(task.data_dir))
         if "task.loss" not in given:
             task = task.model_copy(update={"loss": schema.target.loss})
-        nodes = _divided(nodes, schema, given)
+        # By the schema's node column, as many as it has and as they are called, if not said.
+        if schema.node is not None and "nodes.partition" not in given and nodes.alpha is None:
+            nodes = nodes.model_copy(update={"partition": f"by:{schema.node.column}"})
+        column = nodes.partition.removeprefix("by:")
+        values = schema.group_values.get(column, ()) if column != nodes.partition else ()
+        if values and "nodes.count" not in given:
+            nodes = nodes.model_copy(update={"count": len(values)})
+        if values and nodes.names is None and nodes.count == len(values):
+            nodes = nodes.model_copy(update={"names": values})
     return task, nodes
-
-
-def _divided(nodes: Nodes, schema: Schema, given: set[str]) -> Nodes:
-    """By the schema's node column, as many as it has and as they are called, if not said."""
-    if schema.node is not None and "nodes.partition" not in given and nodes.alpha is None:
-        nodes = nodes.model_copy(update={"partition": f"by:{schema.node.column}"})
-    column = nodes.partition.removeprefix("by:")
-    values = schema.group_values.get(column, ()) if column != nodes.partition else ()
-    if values and "nodes.count" not in given:
-        nodes = nodes.model_copy(update={"count": len(values)})
-    if values and nodes.names is None and nodes.count == len(values):
-        nodes = nodes.model_copy(update={"names": values})
-    return nodes

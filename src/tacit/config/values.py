@@ -53,8 +53,7 @@ Whole = BeforeValidator(whole_number)
 def average_rule(value: Any) -> tuple[AverageKind, Fraction]:
     """What `[train] average` says: its kind, and the share or the decay, exactly as it is written.
 
-    Raises:
-        ValueError: it says nothing of the kind.
+    It is a ValueError where it says nothing of the kind.
     """
     expected = (
         "must be 'none', 'tail:SHARE' with the share of the last steps, such as 'tail:0.5', or "

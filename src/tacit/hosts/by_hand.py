@@ -38,7 +38,7 @@ from tacit.communication.exchange.protocol import (
     sizes,
 )
 from tacit.communication.exchange.rows import Server, compile_rows
-from tacit.communication.peers import Alone, PeerState
+from tacit.communication.peers import Peers, PeerState, SessionMemory
 from tacit.communication.received import CHARGED, EXPERIMENT, IDENTITY, SESSION_ID, Experiment, Form
 from tacit.errors import InputError, PeerError
 from tacit.training.evaluation import Part
@@ -395,10 +395,11 @@ class Carried:
         return model.value
 
 
-class PartyMemory:
-    """What a party remembers of its run, in a file of its own folder; see `SessionMemory`."""
+class PartyMemory(SessionMemory):
+    """What a party remembers of its run, in a file of its own folder.
 
-    rejoins: int | None = None
+    What is under way stands in the checkpoint.
+    """
 
     def __init__(self, path: Path | None, returned_to: int | None) -> None:
         self._path, self.returned_to = path, returned_to
@@ -425,13 +426,6 @@ class PartyMemory:
         """The same of a word, which is written with what follows: nobody holds the folder yet."""
         return self._known.setdefault(name, value)
 
-    def earlier(self, name: str, schema: Form[T]) -> T | None:
-        """Nothing: it was in none."""
-        return None
-
-    def keep(self, step: int) -> None:
-        """What is under way stands in the checkpoint."""
-
     def _kept(self, name: str, make: Callable[[], str]) -> str:
         if name not in self._known:
             self._known[name] = make()
@@ -441,7 +435,7 @@ class PartyMemory:
         return self._known[name]
 
 
-class TheOthers(Alone):
+class TheOthers(Peers):
     """All other parties, as the process of rank 0 that a party's run agrees with.
 
     Nothing is asked of them but how many records each has, which the party was told: all else that

@@ -2,15 +2,15 @@
 
 A member makes a key and a request (`create_site`), a coordinator approves requests and signs a
 *bundle* of all members (`approve`, `revoke`), and each member joins the bundle (`join`). What
-follows needs no coordinator: members recognise each other by their certificates (`refusal`) and
-their messages by their signatures (`sign`, `verify`).
+follows needs no coordinator: members recognise each other by their certificates
+(`Bundle.refusal`) and their messages by their signatures (`sign`, `verify`).
 """
 
 from __future__ import annotations
 
 from tacit.identities.bundle import Bundle, Member, read_bundle
 from tacit.identities.consortium import Approval, approve, load_consortium, revoke
-from tacit.identities.site import Site, create_site, join, load_site, refusal, sign, verify
+from tacit.identities.site import Site, create_site, join, load_site, sign, verify
 
 __all__ = [
     "Approval",
@@ -23,7 +23,6 @@ __all__ = [
     "load_consortium",
     "load_site",
     "read_bundle",
-    "refusal",
     "revoke",
     "sign",
     "verify",

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from tacit.errors import InputError
+from tacit.identities import signing
 from tacit.identities.certificates import (
     certificate_of,
     common_name,
@@ -32,13 +33,6 @@ from tacit.identities.certificates import (
     states,
 )
 from tacit.identities.names import MOST_ADDRESSES, Address, PlainAddress, PlainName, Role
-from tacit.identities.signing import (
-    Hex32,
-    SignedDocument,
-    check_signature,
-    read_signed,
-    write_signed,
-)
 
 MOST_MEMBERS = 1000
 _MOST_REVOKED = 4000
@@ -66,10 +60,10 @@ class RevokedKey(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: PlainName
-    key: Hex32
+    key: signing.Hex32
 
 
-class _BundleDocument(SignedDocument):
+class _BundleDocument(signing.SignedDocument):
     """A bundle as the file has it."""
 
     KIND: ClassVar[str] = "tacit bundle"
@@ -208,7 +202,7 @@ def bundle_text(bundle: Bundle, key: Ed25519PrivateKey) -> bytes:
         "members": members,
         "revoked": [entry.model_dump() for entry in bundle.revoked],
     }
-    return write_signed(_BundleDocument, values, key)
+    return signing.write_signed(_BundleDocument, values, key)
 
 
 def read_bundle(path: Path) -> tuple[Bundle, bytes]:
@@ -226,7 +220,7 @@ def read_bundle(path: Path) -> tuple[Bundle, bytes]:
 
 def bundle_of(content: bytes, path: Path) -> Bundle:
     """A bundle from the content of its file; see `read_bundle`. The path is for errors."""
-    document = read_signed(_BundleDocument, content, path, "tacit consortium approve")
+    document = signing.read_signed(_BundleDocument, content, path, "tacit consortium approve")
     try:
         return _checked(document)
     except ValueError as error:
@@ -234,16 +228,12 @@ def bundle_of(content: bytes, path: Path) -> Bundle:
 
 
 def _checked(document: _BundleDocument) -> Bundle:
-    """A bundle whose signature and certificates hold.
-
-    Raises:
-        ValueError: saying what does not.
-    """
+    """A bundle whose signature and certificates hold; a ValueError says what does not."""
     authority = certificate_of(document.authority.encode())
     basic = [item.value for item in authority.extensions if item.oid == x509.BasicConstraints.oid]
     if not signed_by(authority, authority) or [getattr(item, "ca", 0) for item in basic] != [True]:
         raise ValueError("must have an authority that signed its own certificate")
-    if not check_signature(document, public_key_of(authority)):
+    if not signing.check_signature(document, public_key_of(authority)):
         raise ValueError("must be signed by its authority: it was changed or damaged")
     keys = {entry.key for entry in document.revoked}
     members = tuple(_member(entry, authority, keys) for entry in document.members)

@@ -61,8 +61,7 @@ def refusing_doubts() -> Iterator[None]:
 def read_file(path: Path, where: str, most: int = _MOST_BYTES) -> bytes:
     """A file's content, of so many bytes at most; nothing waits for what is no plain file.
 
-    Raises:
-        InputError: it is not there, is no plain file, cannot be read, or is larger.
+    Else, or where it cannot be read, it is an InputError on `where`.
     """
     try:
         return read_plain(path, most)
@@ -77,11 +76,7 @@ def key_pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def key_of(content: bytes, path: Path) -> Ed25519PrivateKey:
-    """The private key in a file's content.
-
-    Raises:
-        InputError: it is none of Ed25519.
-    """
+    """The private key in a file's content; an InputError where it is none of Ed25519."""
     try:
         key = load_pem_private_key(content, password=None)
     except MALFORMED:
@@ -92,11 +87,7 @@ def key_of(content: bytes, path: Path) -> Ed25519PrivateKey:
 
 
 def public_key_of(item: x509.Certificate) -> Ed25519PublicKey:
-    """The public key of a certificate.
-
-    Raises:
-        ValueError: it is none of Ed25519.
-    """
+    """The public key of a certificate; a ValueError where it is none of Ed25519."""
     try:
         key = item.public_key()
     except MALFORMED as error:
@@ -121,19 +112,6 @@ def subject_of(name: str, role: Role) -> x509.Name:
     """Under which a member's certificates stand."""
     unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)
     return x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def host_names(addresses: Sequence[Address]) -> list[x509.GeneralName]:
-    """The hosts of addresses, each once, as a certificate names them."""
-    hosts = dict.fromkeys(host_of(address) for address in addresses)
-    return [_general_name(host) for host in hosts]
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def new_authority(key: Ed25519PrivateKey, now: datetime) -> x509.Certificate:
@@ -181,11 +159,7 @@ def issue_certificate(
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: Ed25519PublicKey,
-    now: datetime,
-    until: datetime,
+    subject: x509.Name, issuer: x509.Name, key: Ed25519PublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -213,11 +187,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def certificate_of(text: bytes) -> x509.Certificate:
-    """A certificate of an Ed25519 key from its PEM.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A certificate of an Ed25519 key from its PEM; a ValueError where it is none."""
     try:
         with refusing_doubts():
             certificate = x509.load_pem_x509_certificate(text)
@@ -233,16 +203,11 @@ def certificate_of(text: bytes) -> x509.Certificate:
 def common_name(certificate: x509.Certificate) -> str:
     """The member's name that a certificate claims; empty where it claims none that can be one."""
     try:
-        name = text_of_name(certificate.subject)
+        found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except MALFORMED:
         return ""
+    name = str(found[0].value) if len(found) == 1 else ""
     return name if is_name(name) else ""
-
-
-def text_of_name(subject: x509.Name) -> str:
-    """The one common name of a subject; empty where it has none, or several."""
-    found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
 
 
 def states(
@@ -260,7 +225,13 @@ def states(
 
 
 def _alternatives(name: str, addresses: Sequence[Address]) -> x509.SubjectAlternativeName:
-    names = [x509.DNSName(name), *host_names(addresses)]  # the name may be a host as well
+    """The member's name, which may be a host as well, and the hosts of addresses, each once."""
+    names: list[x509.GeneralName] = [x509.DNSName(name)]
+    for host in map(host_of, addresses):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
     return x509.SubjectAlternativeName(dict.fromkeys(names))
 
 

@@ -12,17 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tacit.base.private_files import (
-    LOCK,
-    locked,
-    make_private_folder,
-    plain_errors,
-    write_private,
-)
+from tacit.base.private_files import LOCK, locked, make_private_folder, plain_errors, write_private
 from tacit.errors import InputError, nearest
+from tacit.identities import certificates
 from tacit.identities.bundle import (
     MOST_MEMBERS,
     Bundle,
@@ -31,19 +25,8 @@ from tacit.identities.bundle import (
     bundle_text,
     read_bundle,
 )
-from tacit.identities.certificates import (
-    certificate_of,
-    issue_certificate,
-    key_of,
-    key_pem,
-    new_authority,
-    pem,
-    public_key_of,
-    read_file,
-    shown_time,
-)
 from tacit.identities.names import host_of
-from tacit.identities.requests import MemberRequest, read_request
+from tacit.identities.signing import MemberRequest, read_request
 
 AUTHORITY_FILE = "authority.key"
 BUNDLE_FILE = "bundle.json"
@@ -81,7 +64,7 @@ def approve(
     now = datetime.now(UTC) if now is None else now
     if not 1 <= days <= 3650:
         raise InputError("--days", days, "must be from 1 to 3650")
-    wanted = [read_request(read_file(path, "request"), path) for path in requests]
+    wanted = [read_request(certificates.read_file(path, "request"), path) for path in requests]
     names = [request.name for request in wanted]
     for name in names:
         if names.count(name) > 1:
@@ -89,12 +72,16 @@ def approve(
     folder = Path(folder)
     with plain_errors(_FOLDER, folder):
         make_private_folder(folder)
-        _check_folder(folder)
+        # The second is what a kill left of writing the first.
+        present = {path.name for path in folder.iterdir()} - {LOCK, f"{AUTHORITY_FILE}.part"}
+        if present and AUTHORITY_FILE not in present:  # a consortium would be made by mistake
+            expected = "must be new, empty, or the folder of a consortium: it has no "
+            raise InputError(_FOLDER, str(folder), f"{expected}{AUTHORITY_FILE}")
     with locked(folder, _FOLDER, _BUSY):
         is_new = not (folder / AUTHORITY_FILE).exists()
         if is_new:
             key = Ed25519PrivateKey.generate()
-            authority = new_authority(key, now)
+            authority = certificates.new_authority(key, now)
             bundle = Bundle(authority, 0, (), ())
         else:
             key, bundle = _load(folder)
@@ -102,11 +89,11 @@ def approve(
         ends = bundle.authority.not_valid_after_utc
         if until > ends:
             expected = f"must be {max((ends - now).days, 0)} at most: the authority's certificate "
-            raise InputError("--days", days, f"{expected}ends on {shown_time(ends)}")
+            raise InputError("--days", days, f"{expected}ends on {certificates.shown_time(ends)}")
         changes: dict[str, str] = {}
         for request in wanted:
             changes[request.name] = _change(bundle, request)
-            certificate = issue_certificate(
+            certificate = certificates.issue_certificate(
                 bundle.authority,
                 key,
                 request.key,
@@ -116,23 +103,27 @@ def approve(
                 now,
                 until,
             )
-            bundle = _with_member(bundle, request, certificate)
+            known = bundle.member(request.name)
+            rank = len(bundle.sites) if request.role == "site" else None
+            member = Member(
+                request.name,
+                request.role,
+                rank if known is None else known.rank,
+                certificate,
+                request.addresses,
+                False,
+            )
+            members = (*bundle.members, member)
+            if known is not None:
+                members = _replaced(bundle.members, member)
+            bundle = replace(bundle, members=members)
         bundle = replace(bundle, issue=bundle.issue + 1)
         with plain_errors(_FOLDER, folder):
             if is_new:
-                content = key_pem(key) + pem(bundle.authority).encode()
+                content = certificates.key_pem(key) + certificates.pem(bundle.authority).encode()
                 write_private(folder / AUTHORITY_FILE, content)
             write_private(folder / BUNDLE_FILE, bundle_text(bundle, key))
     return Approval(bundle, folder / BUNDLE_FILE, is_new, changes)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder of something else, in which a consortium would be made by mistake."""
-    # The second is what a kill left of writing the first.
-    present = {path.name for path in folder.iterdir()} - {LOCK, f"{AUTHORITY_FILE}.part"}
-    if present and AUTHORITY_FILE not in present:
-        expected = f"must be new, empty, or the folder of a consortium: it has no {AUTHORITY_FILE}"
-        raise InputError(_FOLDER, str(folder), expected)
 
 
 def revoke(folder: Path, name: str) -> tuple[Bundle, Path]:
@@ -164,11 +155,7 @@ def revoke(folder: Path, name: str) -> tuple[Bundle, Path]:
 
 
 def load_consortium(folder: Path) -> Bundle:
-    """The bundle that a coordinator signed last.
-
-    Raises:
-        InputError: the folder is no consortium's, or a file in it is damaged.
-    """
+    """The bundle that a coordinator signed last; an InputError as of `approve`."""
     return _load(Path(folder))[1]
 
 
@@ -177,11 +164,11 @@ def _load(folder: Path) -> tuple[Ed25519PrivateKey, Bundle]:
         expected = "must be the folder of a consortium, which `tacit consortium approve` makes"
         raise InputError(_FOLDER, str(folder), expected)
     path = folder / AUTHORITY_FILE
-    content = read_file(path, "authority")
-    key = key_of(content, path)
+    content = certificates.read_file(path, "authority")
+    key = certificates.key_of(content, path)
     try:
-        authority = certificate_of(content)
-        fits = public_key_of(authority) == key.public_key()
+        authority = certificates.certificate_of(content)
+        fits = certificates.public_key_of(authority) == key.public_key()
     except ValueError:
         fits = False
     if not fits:
@@ -196,11 +183,7 @@ def _load(folder: Path) -> tuple[Ed25519PrivateKey, Bundle]:
 
 
 def _change(bundle: Bundle, request: MemberRequest) -> str:
-    """What approving a request would change, in words.
-
-    Raises:
-        InputError: it must not be approved.
-    """
+    """What approving a request would change, in words; an InputError where it must not be."""
     name, key = request.name, request.key.public_bytes_raw().hex()
     if any(entry.key == key for entry in bundle.revoked):
         raise InputError("request", name, "asks for a key that was revoked: let it make another")
@@ -234,17 +217,6 @@ def _check_hosts(members: Iterable[Member], request: MemberRequest) -> None:
         if request.name in map(host_of, member.addresses):
             expected = f"is a host at which {member.name} listens: it needs another name"
             raise InputError("request", request.name, expected)
-
-
-def _with_member(bundle: Bundle, request: MemberRequest, certificate: x509.Certificate) -> Bundle:
-    known = bundle.member(request.name)
-    rank = known.rank if known is not None else None
-    if known is None and request.role == "site":
-        rank = len(bundle.sites)
-    member = Member(request.name, request.role, rank, certificate, request.addresses, False)
-    if known is None:
-        return replace(bundle, members=(*bundle.members, member))
-    return replace(bundle, members=_replaced(bundle.members, member))
 
 
 def _replaced(members: Sequence[Member], changed: Member) -> tuple[Member, ...]:

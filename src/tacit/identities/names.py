@@ -27,11 +27,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str, where: str = "NAME") -> str:
-    """A member's name as it is.
-
-    Raises:
-        InputError: it cannot be one.
-    """
+    """A member's name as it is; an InputError where it cannot be one."""
     if not is_name(name):
         expected = (
             "must be 1 to 40 of the characters a-z, 0-9 and -, begin with a letter, not end with "
@@ -42,12 +38,9 @@ def check_name(name: str, where: str = "NAME") -> str:
 
 
 def check_address(address: str, where: str = "--address") -> Address:
-    """An address as the program writes it: lower case.
+    """An address as the program writes it, lower case; an InputError where it is no HOST:PORT.
 
     The engine that carries messages takes what stands in brackets for a host's name, and fails.
-
-    Raises:
-        InputError: it is no HOST:PORT.
 
     >>> check_address("Relay.Example.ORG:443")
     'relay.example.org:443'

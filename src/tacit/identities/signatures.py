@@ -17,40 +17,23 @@ from pydantic import StringConstraints
 
 from tacit.base.private_files import plain_errors, write_private
 from tacit.errors import InputError
+from tacit.identities import certificates, signing
 from tacit.identities.bundle import Bundle
-from tacit.identities.certificates import (
-    certificate_of,
-    common_name,
-    key_fingerprint,
-    pem,
-    public_key_of,
-    read_file,
-    shown_time,
-    signed_by,
-)
-from tacit.identities.signing import (
-    Hex16,
-    Hex32,
-    SignedDocument,
-    check_signature,
-    read_signed,
-    write_signed,
-)
 from tacit.identities.site import Site
 
 _MOST_BYTES = 2**28  # of a file that is signed
 _WRITER = "tacit privacy statement --site"
 
 
-class _SignatureDocument(SignedDocument):
+class _SignatureDocument(signing.SignedDocument):
     """The signature of a file, as its own file has it."""
 
     KIND: ClassVar[str] = "tacit signature"
 
-    consortium: Hex16
+    consortium: signing.Hex16
     certificate: Annotated[str, StringConstraints(max_length=2**13)]
     date: Annotated[str, StringConstraints(max_length=40)]
-    sha256: Hex32
+    sha256: signing.Hex32
 
 
 @dataclass(frozen=True)
@@ -99,23 +82,21 @@ def sign_file(site: Site, path: Path, now: datetime | None = None) -> Path:
             raise InputError("signature", str(place), expected)
         return place
     values = {
-        "consortium": site.consortium,
-        "certificate": pem(site.own.certificate),
+        "consortium": site.bundle.consortium,
+        "certificate": certificates.pem(site.own.certificate),
         "date": now.astimezone(UTC).isoformat(timespec="seconds"),
         "sha256": digest,
     }
     with plain_errors("signature", place):
-        write_private(place, write_signed(_SignatureDocument, values, site.key))
+        write_private(place, signing.write_signed(_SignatureDocument, values, site.key))
     return place
 
 
 def verified_signatures(path: Path, bundle: Bundle) -> dict[str, SignedFile | InputError | None]:
     """Of each site, and of whose signature else lies beside a file, what was verified.
 
-    None: it has not signed. An error says why a signature is refused.
-
-    Raises:
-        InputError: the file cannot be read.
+    None: it has not signed. An error says why a signature is refused; a file that cannot be read
+    raises one.
     """
     _digest(path)
     begins, ends = f"{path.name}.", ".signature"
@@ -142,24 +123,28 @@ def check_signed_file(path: Path, bundle: Bundle, name: str) -> SignedFile:
     """
     place, whose = signature_path(path, name), name
     digest = _digest(path)
-    document = read_signed(_SignatureDocument, read_file(place, "signature"), place, _WRITER)
+    document = signing.read_signed(
+        _SignatureDocument, certificates.read_file(place, "signature"), place, _WRITER
+    )
 
     def refuse(reason: str) -> InputError:
         return InputError("signature", str(place), reason)
 
     try:
-        certificate = certificate_of(document.certificate.encode())
+        certificate = certificates.certificate_of(document.certificate.encode())
         date = datetime.fromisoformat(document.date)
     except ValueError as error:
         raise refuse(f"must have a certificate and a date: {error}") from None
     if date.tzinfo is None:
         raise refuse("must have a date with a time zone")
-    name = common_name(certificate) or "somebody"
-    key = public_key_of(certificate)
-    if document.consortium != bundle.consortium or not signed_by(certificate, bundle.authority):
+    name = certificates.common_name(certificate) or "somebody"
+    key = certificates.public_key_of(certificate)
+    if document.consortium != bundle.consortium or not certificates.signed_by(
+        certificate, bundle.authority
+    ):
         reason = f"must be by a member of the consortium {bundle.consortium}; it is of "
         raise refuse(f"{reason}{document.consortium}")
-    if not check_signature(document, key):
+    if not signing.check_signature(document, key):
         raise refuse(f"must be signed with the key of {name}: it was changed or forged")
     if document.sha256 != digest:
         raise refuse(f"must be of {path.name} as it is: the file was changed since {name} signed")
@@ -172,11 +157,11 @@ def check_signed_file(path: Path, bundle: Bundle, name: str) -> SignedFile:
         raise refuse(f"must not be by a key that was revoked: {name} was revoked")
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= date <= ends:
-        times = f"from {shown_time(begins)} to {shown_time(ends)}"
+        times = f"from {certificates.shown_time(begins)} to {certificates.shown_time(ends)}"
         reason = f"the certificate of {name} held {times}"
         raise refuse(f"must be dated when its certificate held: {reason}")
-    return SignedFile(name, member.rank, key_fingerprint(key), bundle.consortium, date)
+    return SignedFile(name, member.rank, certificates.key_fingerprint(key), bundle.consortium, date)
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(read_file(path, "file", _MOST_BYTES)).hexdigest()
+    return hashlib.sha256(certificates.read_file(path, "file", _MOST_BYTES)).hexdigest()

@@ -13,21 +13,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tacit.base.private_files import (
-    locked,
-    make_private_folder,
-    plain_errors,
-    write_private,
-)
+from tacit.base.private_files import locked, make_private_folder, plain_errors, write_private
 from tacit.errors import InputError
 from tacit.identities.bundle import Bundle, Member, read_bundle
 from tacit.identities.certificates import key_of, key_pem, pem, read_file
 from tacit.identities.names import MOST_ADDRESSES, Role, check_address, check_name
-from tacit.identities.requests import MemberRequest, new_request, read_request
-from tacit.identities.signing import is_signed, sign_bytes
+from tacit.identities.signing import MemberRequest, is_signed, new_request, read_request, sign_bytes
 
 KEY_FILE = "key.pem"
 REQUEST_FILE = "request.json"
@@ -47,26 +40,6 @@ class Site:
     bundle: Bundle
     own: Member
     key: Ed25519PrivateKey = field(repr=False)
-
-    @property
-    def consortium(self) -> str:
-        """What the consortium is known by, in 32 hexadecimal digits."""
-        return self.bundle.consortium
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """All members in the order in which they were approved."""
-        return self.bundle.members
-
-    @property
-    def sites(self) -> tuple[Member, ...]:
-        """The sites by rank, revoked ones included."""
-        return self.bundle.sites
-
-    @property
-    def relays(self) -> tuple[Member, ...]:
-        """The relays, revoked ones included."""
-        return self.bundle.relays
 
     @property
     def key_file(self) -> Path:
@@ -119,11 +92,7 @@ def create_site(
 
 
 def asked_for(folder: Path) -> MemberRequest:
-    """What the member of a folder has asked for.
-
-    Raises:
-        InputError: the folder is no member's, or is damaged.
-    """
+    """What the member of a folder has asked for; an InputError where it is none, or damaged."""
     return _own_request(Path(folder))[1]
 
 
@@ -253,19 +222,11 @@ def load_site(folder: Path | str, now: datetime | None = None) -> Site:
     return site
 
 
-def refusal(shown: Member | x509.Certificate, site: Site, now: datetime) -> str | None:
-    """Why a member, or whoever showed a certificate, is not accepted at a time; None: it is.
-
-    `now` has a time zone.
-    """
-    return site.bundle.refusal(shown, now)
-
-
 def sign(site: Site, data: bytes) -> bytes:
     """This member's signature of a message, `[64]` bytes; it passes for nothing but a message."""
     return sign_bytes(site.key, _MESSAGE, data)
 
 
 def verify(member: Member, signature: bytes, data: bytes) -> bool:
-    """Whether a member has signed a message; whether it may take part now, `refusal` says."""
+    """Whether a member has signed a message; whether it may take part now, the bundle says."""
     return is_signed(member.key, signature, _MESSAGE, data)

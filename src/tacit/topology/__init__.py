@@ -6,13 +6,7 @@ from tacit.topology.checks import (
     check_strongly_connected,
     contraction,
 )
-from tacit.topology.graphs import (
-    GRAPHS,
-    Graph,
-    GraphRequest,
-    GraphSchedule,
-    graph_of,
-)
+from tacit.topology.graphs import GRAPHS, Graph, GraphRequest, GraphSchedule, graph_of
 from tacit.topology.mixing import WEIGHTS, Mixing, Weights, build_mixing, server_averaging
 from tacit.topology.own import build_schedule
 

@@ -1,4 +1,4 @@
-"""Checks of graphs and weights: what an algorithm needs, or a refusal that says what is wrong."""
+"""Checks of graphs and weights: what an algorithm needs, or an InputError that says why not."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _ITERATIONS = 300  # of Arnoldi's method, before it is given up
 
 
 def check_column_stochastic(weights: Weights, where: str = "topology.mixing") -> None:
-    """Refuse weights unless none is negative, each node keeps a part, and columns sum to 1.
-
-    Raises:
-        InputError: on `where`, naming the entry or column.
-    """
+    """Refuse weights unless none is negative, each node keeps a part, and columns sum to 1."""
     negative = np.flatnonzero(~(weights.values >= 0))
     if len(negative):
         first = negative[0]
@@ -37,11 +33,7 @@ def check_column_stochastic(weights: Weights, where: str = "topology.mixing") ->
 
 
 def check_doubly_stochastic(weights: Weights, where: str = "topology.mixing") -> None:
-    """Refuse weights unless they are column-stochastic, rows sum to 1, and both ways weigh alike.
-
-    Raises:
-        InputError: on `where`, naming the entry, column or row.
-    """
+    """Refuse weights unless they are column-stochastic, rows sum to 1, and both ways are alike."""
     check_column_stochastic(weights, where)
     _check_sums(weights, weights.targets, "row", where)
     if not weights.symmetric:
@@ -60,8 +52,7 @@ def _check_sums(weights: Weights, ends: NDArray[np.int64], kind: str, where: str
 def check_strongly_connected(schedule: GraphSchedule) -> None:
     """Refuse a schedule unless the union of its period's edges connects every node to every other.
 
-    Raises:
-        InputError: on `topology.graph`, naming the largest parts, within which each reaches each.
+    The error names the largest parts, within which each reaches each.
     """
     nodes = schedule.nodes
     sources = np.concatenate([graph.sources for graph in schedule.graphs])
@@ -100,7 +91,20 @@ def contraction(mixing: Mixing) -> float | None:
     nodes = mixing.schedule.nodes
     if nodes == 1 or mixing.kind == "server":
         return 0.0
-    second = _second_of_few(mixing) if nodes <= _FEW_NODES else _second_of_many(mixing)
+    second: float | None
+    if nodes <= _FEW_NODES:
+        product = np.eye(nodes)
+        for weights in mixing.weights:
+            product = weights.matrix() @ product
+        second = float(np.sort(np.abs(np.linalg.eigvals(product)))[-2])
+    elif all(map(is_circulant, mixing.weights)):
+        # Such matrices have their eigenvectors in common, so eigenvalues are multiplied.
+        values = np.ones(nodes, np.complex128)
+        for weights in mixing.weights:
+            values *= np.fft.fft(weights.block(np.array([0]), np.arange(nodes))[0])
+        second = float(np.sort(np.abs(values))[-2])
+    else:
+        second = _second_by_iteration(mixing)
     if second is None:
         return None
     # A defective zero eigenvalue comes out as rounding noise to a fractional power.
@@ -108,23 +112,6 @@ def contraction(mixing: Mixing) -> float | None:
     if second < rounding:
         return 0.0
     return min(1.0, math.pow(second, 1 / len(mixing.weights)))
-
-
-def _second_of_few(mixing: Mixing) -> float:
-    product = np.eye(mixing.schedule.nodes)
-    for weights in mixing.weights:
-        product = weights.matrix() @ product
-    return float(np.sort(np.abs(np.linalg.eigvals(product)))[-2])
-
-
-def _second_of_many(mixing: Mixing) -> float | None:
-    if all(map(is_circulant, mixing.weights)):
-        # Such matrices have their eigenvectors in common, so eigenvalues are multiplied.
-        product = np.ones(mixing.schedule.nodes, np.complex128)
-        for weights in mixing.weights:
-            product *= np.fft.fft(weights.block(np.array([0]), np.arange(weights.nodes))[0])
-        return float(np.sort(np.abs(product))[-2])
-    return _second_by_iteration(mixing)
 
 
 def is_circulant(weights: Weights) -> bool:
@@ -162,12 +149,7 @@ def _second_by_iteration(mixing: Mixing) -> float | None:
     start = np.random.Generator(np.random.PCG64(0)).standard_normal(nodes)
     try:
         values = eigs(
-            product,
-            k=1,
-            v0=start,
-            tol=1e-6,
-            maxiter=_ITERATIONS,
-            return_eigenvectors=False,
+            product, k=1, v0=start, tol=1e-6, maxiter=_ITERATIONS, return_eigenvectors=False
         )
     except ArpackError:
         return None

@@ -111,13 +111,12 @@ def _hops(nodes: int, hops: Iterable[int], *, both_ways: bool = False) -> Graph:
 def check_size(name: str, nodes: int, edges: float) -> None:
     """Refuse a graph of more than `MOST_EDGES` edges."""
     if edges > MOST_EDGES:
-        raise InputError(
-            "topology.graph",
-            name,
+        expected = (
             f"of {nodes} nodes has {edges:.3g} edges, and {MOST_EDGES} are the most: choose a "
             "sparse graph (exponential, k-regular, torus), or a method with a server, which "
-            "averages all nodes without edges between them",
+            "averages all nodes without edges between them"
         )
+        raise InputError("topology.graph", name, expected)
 
 
 def ring(nodes: int) -> Graph:
@@ -131,11 +130,7 @@ def directed_ring(nodes: int) -> Graph:
 
 
 def complete(nodes: int) -> Graph:
-    """Every node and every other.
-
-    Raises:
-        InputError: on `topology.graph`, if these are more than 10 million edges.
-    """
+    """Every node and every other: 10 million edges at most."""
     check_size("complete", nodes, nodes * (nodes - 1))
     return graph_of(nodes, np.indices((nodes, nodes)).reshape(2, -1).T)
 
@@ -157,11 +152,8 @@ def k_regular(nodes: int, degree: int) -> Graph:
     if largest < 2:
         raise InputError("topology.graph", "k-regular", f"needs 3 nodes or more, not {nodes}")
     if degree % 2 or not 0 < degree <= largest:
-        raise InputError(
-            "topology.degree",
-            degree,
-            f"must be even and at most {largest}: a node is linked to as many on either side",
-        )
+        expected = f"must be even and at most {largest}: a node is linked to as many on either side"
+        raise InputError("topology.degree", degree, expected)
     check_size("k-regular", nodes, nodes * degree)
     return _hops(nodes, range(1, degree // 2 + 1), both_ways=True)
 
@@ -221,20 +213,15 @@ def erdos_renyi(nodes: int, probability: float, seed: int) -> Graph:
         if reached(nodes, drawn.sources, drawn.targets, 0).all():
             return drawn
     threshold = np.log(nodes) / nodes  # where G(n, p) becomes connected (Erdos and Renyi 1960)
-    raise InputError(
-        where,
-        probability,
+    expected = (
         f"none of {_REDRAWS} graphs drawn for {nodes} nodes is connected: try "
-        f"{min(1.0, 2 * threshold):.2g} or more (few are below log(n) / n = {threshold:.2g})",
+        f"{min(1.0, 2 * threshold):.2g} or more (few are below log(n) / n = {threshold:.2g})"
     )
+    raise InputError(where, probability, expected)
 
 
 def hypercube(nodes: int) -> Graph:
-    """Each node and those whose number differs in one binary digit, both ways.
-
-    Raises:
-        InputError: on `topology.graph`, unless `nodes` is a power of two.
-    """
+    """Each node and those whose number differs in one binary digit, both ways."""
     if nodes & (nodes - 1):
         expected = f"needs a power of two as the number of nodes, not {nodes}"
         raise InputError("topology.graph", "hypercube", expected)
@@ -243,11 +230,7 @@ def hypercube(nodes: int) -> Graph:
 
 
 def drawn_by_networkx(request: GraphRequest, kind: str) -> tuple[Graph, ...]:
-    """A small world (Watts and Strogatz 1998), or Barabasi and Albert's graph (1999), connected.
-
-    Raises:
-        InputError: on `topology.degree`; on `package`, networkx cannot be imported.
-    """
+    """A small world (Watts and Strogatz 1998), or Barabasi and Albert's graph (1999), connected."""
     nodes, degree, small = request.nodes, request.degree or 0, kind == "small-world"
     if not 0 < degree < nodes or (small and degree % 2):
         expected = f"must be {'an even number ' if small else ''}from 1 to {nodes - 1}"
@@ -368,8 +351,7 @@ GRAPHS: Mapping[str, GraphKind] = {
 def graph_kind(graph: str, keys: Mapping[str, Any]) -> GraphKind | None:
     """The row of a named graph, whose keys of `[topology]` are there; None: it is one's own.
 
-    Raises:
-        InputError: as far as no graph needs to be made to see it.
+    It is an InputError as far as no graph needs to be made to see it.
     """
     if graph not in GRAPHS and ":" not in graph:
         known = [*GRAPHS, "file:PATH", "module:function"]

@@ -220,20 +220,15 @@ def laplacian(graph: Graph) -> Weights:
 
 
 def uniform(graph: Graph) -> Weights:
-    """1 / (degree + 1) on edges and diagonal: regular graphs only.
-
-    Raises:
-        InputError: on `topology.mixing`, naming two nodes of different degree.
-    """
+    """1 / (degree + 1) on edges and diagonal: regular graphs only."""
     degrees = graph.out_degrees.tolist()
     for node, degree in enumerate(degrees):
         if degree != degrees[0]:
-            raise InputError(
-                "topology.mixing",
-                "uniform",
+            expected = (
                 f"needs a regular graph: node 0 has degree {degrees[0]}, node {node} has {degree}; "
-                "use 'metropolis'",
+                "use 'metropolis'"
             )
+            raise InputError("topology.mixing", "uniform", expected)
     return laplacian(graph)
 
 
@@ -245,13 +240,10 @@ WEIGHTS: Mapping[str, Callable[[Graph], Weights]] = {
 
 
 def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
-    """The mixing weights of a schedule.
+    """The mixing weights of a schedule; what is wrong with `topology.mixing` is an InputError.
 
     Its own, if it has any. Else directed ones split equally; undirected ones take those of a name
     in `WEIGHTS`, by default `metropolis`.
-
-    Raises:
-        InputError: on `topology.mixing`.
     """
     if weights is not None and weights not in WEIGHTS:
         raise InputError("topology.mixing", weights, nearest(weights, WEIGHTS))
@@ -266,12 +258,11 @@ def build_mixing(schedule: GraphSchedule, weights: str | None = None) -> Mixing:
         chosen = WEIGHTS[weights or DEFAULT]
         return Mixing(schedule, tuple(map(chosen, schedule.graphs)), "doubly-stochastic")
     if weights is not None:
-        raise InputError(
-            "topology.mixing",
-            weights,
+        expected = (
             f"is for undirected graphs; {schedule.name} is directed and splits equally: leave it "
-            "out",
+            "out"
         )
+        raise InputError("topology.mixing", weights, expected)
     return Mixing(schedule, tuple(map(equal_splitting, schedule.graphs)), "column-stochastic")
 
 

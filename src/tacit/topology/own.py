@@ -55,10 +55,8 @@ def build_schedule(
     """The schedule of a named graph, of `file:PATH`, `module:function`, or a passed object.
 
     The keys are those of `GraphRequest`; `GRAPHS` says which a name takes. `names` are the nodes',
-    and `call` calls a function by its reference: see `tacit.models.imports`.
-
-    Raises:
-        InputError: on `topology.graph`, or on the key of `[topology]` at fault.
+    and `call` calls a function by its reference: see `tacit.models.imports`. An InputError names
+    the key of `[topology]` at fault.
     """
     request, name = GraphRequest(nodes, **keys), graph
     kind = graph_kind(name, {key: getattr(request, key) for key in graphs.KEYS})

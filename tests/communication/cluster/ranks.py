@@ -266,8 +266,7 @@ class ThreadArrival:
     _number: int
     _letter: Tensor | None = None
 
-    def wait(self):
-        """See `Arrival`."""
+    def __call__(self):
         if self._letter is None:
             self._letter = self._channel.take(self._rank, self._size, self._number)
         return self._letter

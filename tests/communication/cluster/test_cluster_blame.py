@@ -2,8 +2,9 @@
 
 import pytest
 
-from tacit.communication.blame import awaited, describe_rank, first_failure
 from tacit.communication.cluster.watch import Heartbeat, Seen
+from tacit.communication.received import HEARTBEAT
+from tacit.communication.reports import awaited, describe_rank, first_failure
 
 HOSTS = [[0, 1], [2, 3, 4], [5], [6, 8, 9]]
 
@@ -75,4 +76,4 @@ def test_a_heartbeat_that_cannot_be_read_is_none(text):
 
 def test_a_heartbeat_comes_out_as_it_went_in():
     for heartbeat in (Heartbeat(), Heartbeat(3, 7, 2, True), Heartbeat(1, 0, None, False)):
-        assert Heartbeat.read(heartbeat.text(), 1) == heartbeat
+        assert Heartbeat.read(HEARTBEAT.write(heartbeat), 1) == heartbeat

@@ -33,8 +33,7 @@ from ranks import (
 from torch import Tensor
 
 from tacit.communication.cluster import channel as module
-from tacit.communication.cluster.channel import HEAD, TorchChannel, open_channel
-from tacit.communication.cluster.gathering import RackGatherer
+from tacit.communication.cluster.channel import HEAD, RackGatherer, TorchChannel, open_channel
 from tacit.errors import PeerError
 
 pytestmark = pytest.mark.process
@@ -74,8 +73,8 @@ def talk(seat):
     for position, size in enumerate(SIZES):
         arrival = channel.receive(before, size + 1000 * (position % 2))
         channel.send(after, message(f"{rank} {position}", size))
-        found["sizes"].append(seen(arrival.wait()))
-        assert arrival.wait() is arrival.wait()
+        found["sizes"].append(seen(arrival()))
+        assert arrival() is arrival()
 
     # Many to one process, who looks later.
     if rank == 0:
@@ -84,7 +83,7 @@ def talk(seat):
     if rank == 1:
         time.sleep(0.05)
         arrivals = [channel.receive(0, 8000) for _ in range(7)]
-        found["order"] = [seen(arrival.wait()) for arrival in arrivals]
+        found["order"] = [seen(arrival()) for arrival in arrivals]
 
     # Both directions at once, to both neighbours, more than any buffer of the system holds.
     peers = [other for other in range(count) if other != rank]
@@ -93,7 +92,7 @@ def talk(seat):
     large = [channel.receive(peer, LARGE) for peer in peers]
     found["large"] = [
         len(came) == LARGE and bool((came == 16 * peer + rank).all())
-        for peer, came in zip(peers, (arrival.wait() for arrival in large), strict=True)
+        for peer, came in zip(peers, (arrival() for arrival in large), strict=True)
     ]
 
     # One envelope for everybody, written as numbers of eight bytes, read as such.
@@ -101,9 +100,7 @@ def talk(seat):
     shared.view(torch.float64).copy_(torch.arange(10) + 100.0 * rank)
     for peer in peers:
         channel.send(peer, shared)
-    found["shared"] = [
-        channel.receive(peer, 80).wait().view(torch.float64).tolist() for peer in peers
-    ]
+    found["shared"] = [channel.receive(peer, 80)().view(torch.float64).tolist() for peer in peers]
     channel.finish()
     found["sent"] = channel.bytes_sent
     found["waited"] = sorted({peer for peer in seat.waited if peer is not None})
@@ -115,7 +112,7 @@ def talk(seat):
     time.sleep(0.3)
     other = 3 - rank
     channel.send(other, message("late", 5000))
-    found["late"] = seen(channel.receive(other, 5000).wait())
+    found["late"] = seen(channel.receive(other, 5000)())
     channel.finish()
     return found
 
@@ -132,13 +129,13 @@ def talk_together(seat):
             arrivals = {other: own.receive(other, size + 100) for other in others}
             for other in others:
                 own.send(other, message(f"{own.rank} {other} {turn}", size))
-            assert not any(arrival._begun.work for arrival in arrivals.values())
-        found.append([seen(arrivals[other].wait()) for other in others])
+            assert [begun.work for begun in own._due] == [None] * 2 * len(others)
+        found.append([seen(arrivals[other]()) for other in others])
     with own.together():  # a third to one process waits for the first, which then has to begin
         late = [own.receive(others[0], 10) for _ in range(3)] if own.rank < 2 else []
         for number in range(len(late)):
             own.send(others[0], message(f"{number}", 10))
-    found.append([seen(arrival.wait()) for arrival in late])
+    found.append([seen(arrival()) for arrival in late])
     own.finish()
     own.close()
     return found
@@ -205,14 +202,14 @@ def survive(port):
 
     killing.channel.send(1, torch.zeros(LARGE, dtype=torch.uint8))
     killing.store.set("sent", "")  # which rank 1 lives to see, however busy the machine
-    tell(lambda: killing.channel.receive(1, LARGE).wait())
+    tell(lambda: killing.channel.receive(1, LARGE)())
     tell(killing.channel.finish)
-    tell(lambda: killing.channel.receive(1, 1).wait())
+    tell(lambda: killing.channel.receive(1, 1)())
     for _ in range(2):
         stopping.channel.send(2, torch.zeros(LARGE, dtype=torch.uint8))
     arrival = stopping.channel.receive(2, LARGE)
     tell(lambda: stopping.channel.send(2, torch.zeros(1, dtype=torch.uint8)))
-    tell(arrival.wait)
+    tell(arrival)
     tell(gatherer.finish)
     print(json.dumps([stopping.waited, killing.waited]), flush=True)
     for thing in (stopping.channel, killing.channel, metrics.channel):
@@ -290,13 +287,13 @@ def test_threads_name_a_lost_rank():
             given_up.wait(20.0)
             return
         try:
-            seat.channel.receive(1, 10).wait()
+            seat.channel.receive(1, 10)()
         finally:
             given_up.set()
 
     def leaves(seat):
         if seat.rank == 0:
-            seat.channel.receive(1, 10).wait()
+            seat.channel.receive(1, 10)()
 
     assert run_threads(silent, 2, timeout=0.2)[0] == Outcome(
         4, "rank 1 was lost: nothing came from it"
@@ -356,7 +353,7 @@ def test_a_message_is_a_head_of_16_bytes_and_its_payload(payload):
     over(wire).send(0, content)
     head = b"tacit\x00\x00\x01" + struct.pack("<Q", len(payload))
     assert wire.sent[0].numpy().tobytes() == head + payload
-    assert over(Wire(head + payload)).receive(0, 200).wait().tolist() == list(payload)
+    assert over(Wire(head + payload)).receive(0, 200)().tolist() == list(payload)
 
 
 def test_an_envelope_is_not_copied_and_anything_else_is():
@@ -390,7 +387,7 @@ def test_an_envelope_is_not_copied_and_anything_else_is():
 def test_a_wrong_head_names_the_sender(delivered, said):
     arrival = over(Wire(delivered)).receive(2, 8)
     with pytest.raises(PeerError, match=said):
-        arrival.wait()
+        arrival()
 
 
 @pytest.mark.parametrize("peer", [1, -1, 3])
@@ -439,7 +436,7 @@ def test_nothing_that_lay_in_memory_passes_for_a_message(monkeypatch):
     stale = torch.frombuffer(bytearray(b"tacit\0\0\1" + bytes(108)), dtype=torch.uint8)
     monkeypatch.setattr(module.torch, "empty", lambda size, **_: stale[:size])
     with pytest.raises(PeerError, match="none of tacit"):
-        over(Wire(b"t")).receive(0, 100).wait()
+        over(Wire(b"t")).receive(0, 100)()
 
 
 def test_the_waits_of_threads_are_bounded_in_number():
@@ -471,7 +468,7 @@ def test_nccl_is_for_processes_with_a_device_each(monkeypatch, devices, nccl):
         with channel.together():
             arrival = channel.receive(1 - rank, 10)
             channel.send(1 - rank, torch.full((10,), rank, dtype=torch.uint8))
-        found.append(int(arrival.wait().sum()) == 10 * (1 - rank))
+        found.append(int(arrival().sum()) == 10 * (1 - rank))
         channel.finish()
 
     with rendezvous() as port:

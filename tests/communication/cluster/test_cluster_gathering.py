@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import Hub, Outcome, ThreadChannel, run_threads
 
-from tacit.communication.cluster.gathering import RackGatherer
+from tacit.communication.cluster.channel import RackGatherer
 from tacit.errors import PeerError
 
 NAMES = ["rank 0", "rank 1", "rank 2", "rank 3"]

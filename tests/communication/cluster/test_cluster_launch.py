@@ -437,7 +437,7 @@ def test_what_processes_say_needs_a_place(tmp_path, monkeypatch):
     def full(**options):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(InputError, match=r"TMPDIR.*\(No usable temporary directory found\)"):
         run(tmp_path, "")
     assert pids(tmp_path) == []
@@ -480,8 +480,7 @@ def test_a_process_that_cannot_be_started_takes_the_others_with_it(tmp_path):
                 raise BlockingIOError(11, "Resource temporarily unavailable")
             started.append(real(*arguments, **options))
             return started[-1]
-        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-        subprocess_handler.Popen = scarce
+        subprocess.Popen = scarce
         program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_DFL);"
         try:
             launch([], 3, command=["-c", program + "time.sleep(60)"])

@@ -17,7 +17,6 @@ from mixings import weights_of
 from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
-    MessageLayout,
     check,
     gossip_route,
     pair_route,
@@ -29,12 +28,12 @@ from tacit.communication.exchange.messages import (
 from tacit.communication.exchange.rows import compile_rows
 from tacit.errors import PeerError
 
-LAYOUT = MessageLayout((torch.Size([3]), torch.Size([])), torch.float64, (2, 5))
-EXPECTED = Envelope(sender=1, kind="mix", step=7, turn=9, layout=LAYOUT)
+SHAPES = (torch.Size([3]), torch.Size([]))
+EXPECTED = Envelope(1, "mix", 7, 9, SHAPES, torch.float64, (2, 5))
 
 
 def message(envelope, extra=0):
-    content = write_header(envelope) + bytes(envelope.layout.payload + extra)
+    content = write_header(envelope) + bytes(envelope.payload + extra)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
@@ -51,7 +50,7 @@ def test_the_header_is_laid_out_as_documented():
 
 def test_the_expected_message_passes():
     check(message(EXPECTED), EXPECTED)
-    coded = replace(EXPECTED, layout=replace(LAYOUT, sizes=(5, 0)))
+    coded = replace(EXPECTED, sizes=(5, 0))
     assert coded.size == 64 + 5
     check(message(coded), coded)
 
@@ -64,16 +63,16 @@ def test_the_expected_message_passes():
         (replace(EXPECTED, step=8), "step is 8 and must be 7"),
         (replace(EXPECTED, turn=10), "number of exchanges before is 10 and must be 9"),
         (
-            replace(EXPECTED, layout=replace(LAYOUT, dtype=torch.float32)),
+            replace(EXPECTED, dtype=torch.float32),
             "dtype is 1 and must be 2",
         ),
-        (replace(EXPECTED, layout=replace(LAYOUT, nodes=(2,))), "rows is 1 and must be 2"),
+        (replace(EXPECTED, nodes=(2,)), "rows is 1 and must be 2"),
         (
-            replace(EXPECTED, layout=replace(LAYOUT, shapes=(torch.Size([4]),) * 2)),
+            replace(EXPECTED, shapes=(torch.Size([4]),) * 2),
             "numbers in a row is 8 and must be 4",
         ),
         (
-            replace(EXPECTED, layout=replace(LAYOUT, sizes=(1, 2))),
+            replace(EXPECTED, sizes=(1, 2)),
             "bytes is 3 and must be 64",
         ),
     ],

@@ -14,7 +14,7 @@ import zenoh
 from ways import QUIET, RUN, approved_again, awaited, ends, members, relaying
 
 from consortia import consortium
-from tacit.communication.secure.carrier import open_carrier
+from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.sessions import session_config
 from tacit.errors import InputError, PeerError
 from tacit.identities import join, revoke
@@ -54,7 +54,7 @@ def third(sites, two):
 
 
 def key_of(site, receiver, sender):
-    return f"tacit/{site.consortium}/{RUN}/to/{receiver}/from/{sender}"
+    return f"tacit/{site.bundle.consortium}/{RUN}/to/{receiver}/from/{sender}"
 
 
 def test_a_member_cannot_listen_to_what_is_sent_to_another(sites, two, third):
@@ -84,7 +84,7 @@ def test_a_member_cannot_listen_to_what_is_sent_to_another(sites, two, third):
     ],
 )
 def test_a_member_cannot_send_in_another_name(sites, two, third, key):
-    key = key.format(c=sites["site-2"].consortium, run=RUN)
+    key = key.format(c=sites["site-2"].bundle.consortium, run=RUN)
     third.put(key, b"a lie", attachment=WHOLE, congestion_control=BLOCK)
     own = key_of(sites["site-2"], 1, 2)  # sent later on the same connection
     third.put(own, b"the truth", attachment=WHOLE, congestion_control=BLOCK)
@@ -95,7 +95,7 @@ def test_a_member_cannot_send_in_another_name(sites, two, third, key):
 
 def test_queries_and_tokens_are_not_passed_on(sites, third):
     with engine(sites["site-1"], sites["relay-0"].own.addresses[0]) as other:
-        token = other.liveliness().declare_token(f"tacit/{sites['site-1'].consortium}/here")
+        token = other.liveliness().declare_token(f"tacit/{sites['site-1'].bundle.consortium}/here")
         other.declare_queryable("tacit/**", lambda query: query.reply("tacit/question", b"answer"))
         assert list(third.liveliness().get("**", timeout=QUIET)) == []
         assert list(third.get("tacit/question", timeout=QUIET)) == []
@@ -153,7 +153,7 @@ def test_another_authority_gets_nothing(sites, two, tmp_path):
     with pytest.raises(zenoh.ZError), engine(replace(stranger, folder=trusting), address):
         pass
     with pytest.raises(PeerError, match="signed by another authority"):
-        open_carrier(stranger, RUN, print, timeout=5)
+        Carrier(stranger, RUN, print, timeout=5)
     assert two[0].nothing_comes()
 
 
@@ -164,7 +164,7 @@ def test_a_member_who_has_expired_gets_nothing(tmp_path):
         with pytest.raises(zenoh.ZError), engine(expired, made["relay-0"].own.addresses[0]):
             pass
         with pytest.raises(PeerError, match="it refuses the certificate of this site: it has exp"):
-            open_carrier(expired, RUN, print, timeout=5)
+            Carrier(expired, RUN, print, timeout=5)
 
 
 def test_a_revoked_member_is_let_in_by_no_relay(tmp_path):
@@ -175,7 +175,7 @@ def test_a_revoked_member_is_let_in_by_no_relay(tmp_path):
         with pytest.raises(
             InputError, match=r"'site-2': was revoked, by issue 2 of the bundle: ask"
         ):
-            open_carrier(made["site-2"], RUN, print, timeout=5)
+            Carrier(made["site-2"], RUN, print, timeout=5)
         awaited(lambda: ("refused", "site-2") in events, "what the relay tells")
         heard: list[object] = []
         with engine(made["site-2"], relay.own.addresses[0]) as spy:
@@ -194,7 +194,7 @@ def test_a_revoked_member_is_let_in_by_no_site(tmp_path):
     site = join(tmp_path / "site-0", bundle)
     with ends(site, made["site-1"]) as (listening, _):
         with pytest.raises(PeerError, match=r"site-0 answers at .* does not let site-2 in"):
-            open_carrier(made["site-2"], RUN, print, timeout=5)
+            Carrier(made["site-2"], RUN, print, timeout=5)
         assert listening.nothing_comes()
 
 
@@ -208,5 +208,5 @@ def test_a_member_at_the_address_of_another_gets_nothing(tmp_path):
     with zenoh.open(config) as pretender:
         pretender.declare_subscriber("**", heard.append)
         with pytest.raises(PeerError, match="site-1 answers there, and it is the address of relay"):
-            open_carrier(made["site-0"], RUN, print, timeout=5)
+            Carrier(made["site-0"], RUN, print, timeout=5)
     assert heard == []

@@ -48,7 +48,7 @@ def begin(mesh, tmp_path, *, without, settings=None, **more):
 def form_all(wires, limit=LIMIT, **more):
     """Rank 0 decides, after a short wait, which the others await for as long as `limit`."""
     if len(wires) > 1:  # who is there was heard before that wait begins
-        until(lambda: wires[0].peers()[1].beat is not None)
+        until(lambda: wires[0].peers[1].beat is not None)
     limits = [4 * SHORT] + [limit] * (len(wires) - 1)
     together(partial(wire.form, most, **more) for wire, most in zip(wires, limits, strict=True))
 
@@ -467,7 +467,7 @@ def test_a_site_that_waits_and_may_have_sent_the_next_step_is_not_met(tmp_path):
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    until(lambda: wires[0].peers()[2].beat is not None and wires[0].peers()[2].beat.step == 9)
+    until(lambda: wires[0].peers[2].beat is not None and wires[0].peers[2].beat.step == 9)
     form_all(wires)
     assert wires[0].left == wires[1].left == {2: 0}
     until(lambda: 2 in wires[0].back)

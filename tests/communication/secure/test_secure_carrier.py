@@ -26,8 +26,8 @@ from ways import (
 )
 
 from ports import free_address
-from tacit.communication.secure.carrier import Carrier, open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.carrier import Carrier
+from tacit.communication.secure.sessions import run_relay
 from tacit.errors import InputError
 
 pytestmark = pytest.mark.process  # they wait for what does not come
@@ -112,7 +112,7 @@ def test_a_relay_that_starts_again_is_found_again(tmp_path):
 def test_the_engine_waits_where_a_line_is_full_and_drops_nothing(three):
     """By default it drops: frames of 20 MB vanish on an idle loopback, and nothing says so."""
     for end in three:
-        for way in end.carrier._ways:  # type: ignore[attr-defined]
+        for way in end.carrier._ways:
             for publisher in (*way.publishers.values(), *way.urgent.values()):
                 assert publisher.congestion_control == zenoh.CongestionControl.BLOCK
                 assert publisher.reliability == zenoh.Reliability.RELIABLE
@@ -187,7 +187,7 @@ def test_a_receiver_that_fails_goes_on(tmp_path, caplog):
         raise RuntimeError("a frame of garbage")
 
     with relaying(made["relay-0"]), ends(made["site-0"]) as (sender,):
-        carrier = open_carrier(made["site-1"], RUN, receive, timeout=LIMIT)
+        carrier = Carrier(made["site-1"], RUN, receive, timeout=LIMIT)
         try:
             awaited(lambda: sender.carrier.reaches(1), "the receiver")
             for frame in (b"1", b"2"):
@@ -220,7 +220,7 @@ def test_the_end_can_come_from_the_receiver(tmp_path):
         ended.set()
 
     with relaying(made["relay-0"]), ends(made["site-0"]) as (sender,):
-        opened.append(open_carrier(made["site-1"], RUN, receive, timeout=LIMIT))
+        opened.append(Carrier(made["site-1"], RUN, receive, timeout=LIMIT))
         awaited(lambda: sender.carrier.reaches(1), "the receiver")
         sender.carrier.publish(1, b"end")
         assert ended.wait(LIMIT)
@@ -229,7 +229,7 @@ def test_the_end_can_come_from_the_receiver(tmp_path):
 
 def test_a_folder_of_another_role_takes_no_part(sites):
     with pytest.raises(InputError, match="is a relay"):
-        open_carrier(sites["relay-0"], RUN, print, timeout=1)
+        Carrier(sites["relay-0"], RUN, print, timeout=1)
     with pytest.raises(InputError, match="must be the folder of a relay"):
         run_relay(sites["site-0"], [free_address()], lambda: True)
 
@@ -237,7 +237,7 @@ def test_a_folder_of_another_role_takes_no_part(sites):
 def test_nobody_to_connect_to(tmp_path):
     made = members(tmp_path, relays=0)
     with pytest.raises(InputError, match="a consortium with a relay"):
-        open_carrier(made["site-0"], RUN, print, timeout=1)
+        Carrier(made["site-0"], RUN, print, timeout=1)
 
 
 def test_a_port_that_is_taken(tmp_path):
@@ -247,7 +247,7 @@ def test_a_port_that_is_taken(tmp_path):
         with pytest.raises(InputError, match="must be a free HOST:PORT"):
             run_relay(made["relay-0"], [address], lambda: True)
         with pytest.raises(InputError, match="must be a free HOST:PORT"):
-            open_carrier(made["site-0"], RUN, print, timeout=1, listen=[address])
+            Carrier(made["site-0"], RUN, print, timeout=1, listen=[address])
 
 
 def test_the_port_can_be_another_than_the_one_called(tmp_path):
@@ -258,9 +258,7 @@ def test_the_port_can_be_another_than_the_one_called(tmp_path):
     opened: list[Carrier] = []
 
     def listen():
-        opened.append(
-            open_carrier(made["site-0"], RUN, came.append, timeout=LIMIT, listen=[inside])
-        )
+        opened.append(Carrier(made["site-0"], RUN, came.append, timeout=LIMIT, listen=[inside]))
 
     with forwarding(made["site-0"].own.addresses[0], inside):
         thread = threading.Thread(target=listen, daemon=True)

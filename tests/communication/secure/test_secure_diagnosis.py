@@ -13,8 +13,8 @@ from ways import LIMIT, RUN, approved_again, members, relaying
 
 from consortia import consortium
 from ports import free_address
-from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.diagnosis import explain
+from tacit.communication.secure.carrier import Carrier
+from tacit.communication.secure.certificates import explain
 from tacit.errors import PeerError
 from tacit.identities import join, revoke
 
@@ -108,7 +108,7 @@ def test_the_other_end_is_out_of_date(tmp_path, days, words):
         address = address_of(relay)
         assert explain(made["site-0"], address, TIME) == f"{address}: {words}"
         with pytest.raises(PeerError, match=f"no connection within 5 seconds: .*: {words}"):
-            open_carrier(made["site-0"], RUN, print, timeout=5)
+            Carrier(made["site-0"], RUN, print, timeout=5)
 
 
 def test_the_other_end_has_another_name(sites):
@@ -163,7 +163,7 @@ def test_each_way_that_failed_has_its_reason(tmp_path):
     made = members(tmp_path, relays=2)
     past = datetime.now(UTC) - timedelta(days=30)
     with relaying(approved_again(tmp_path, "relay-1", past)), pytest.raises(PeerError) as error:
-        open_carrier(made["site-0"], RUN, print, timeout=5)
+        Carrier(made["site-0"], RUN, print, timeout=5)
     text = str(error.value)
     assert "\n" not in text
     assert f"{address_of(made['relay-0'])}: Connection refused" in text
@@ -176,7 +176,7 @@ def test_a_wait_for_nobody_ends(tmp_path):
 
     def work():
         try:
-            open_carrier(made["site-0"], RUN, print, timeout=0.5)
+            Carrier(made["site-0"], RUN, print, timeout=0.5)
         except PeerError as error:
             failures.append(error)
 

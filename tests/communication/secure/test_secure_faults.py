@@ -31,10 +31,10 @@ pytestmark = pytest.mark.process
 # A site in a process of its own, which sends everything back to site 0.
 ECHO = """
 import queue, sys
-from tacit.communication.secure.carrier import open_carrier
+from tacit.communication.secure.carrier import Carrier
 from tacit.identities import load_site
 frames = queue.Queue()
-carrier = open_carrier(load_site(sys.argv[1]), sys.argv[2], frames.put, timeout=30)
+carrier = Carrier(load_site(sys.argv[1]), sys.argv[2], frames.put, timeout=30)
 print("open", flush=True)
 while True:
     carrier.publish(0, frames.get())
@@ -135,7 +135,7 @@ def test_a_slow_line_carries_a_frame_that_takes_longer_than_a_stall(tmp_path):
             made["site-1"].bundle,
             members=tuple(
                 replace(member, addresses=(narrow,)) if member.role == "relay" else member
-                for member in made["site-1"].members
+                for member in made["site-1"].bundle.members
             ),
         ),
     )

@@ -51,7 +51,7 @@ def test_no_more_is_held_than_the_first_piece_may_announce(pieces, most):
 @contextmanager
 def flooding(relay, key, pieces):
     """The relay, which lets a site in and sends it pieces again and again; how many it has sent."""
-    config = session_config(relay, "router", relay.sites, "*", listen=relay.own.addresses)
+    config = session_config(relay, "router", relay.bundle.sites, "*", listen=relay.own.addresses)
     stop, sent = threading.Event(), [0]
 
     def flood(session):
@@ -96,7 +96,7 @@ def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_p
         largest=LARGEST,
     )
     nonces = ("a" * 32, "b" * 32, "c" * 32)
-    wire._session = wire._session.model_copy(update={"nonces": nonces})
+    wire.session = wire.session.model_copy(update={"nonces": nonces})
     session = wire._digest()
     first, count = {
         "no head": (os.urandom(PIECE), 17_476),
@@ -106,7 +106,7 @@ def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_p
     }[kind]
     place = [struct.pack(">QII", 5, index, count) for index in range(min(count, 400))]
     pieces = [(first, place[0]), *((os.urandom(PIECE), where) for where in place[1:])]
-    key = f"tacit/{made['relay-0'].consortium}/{RUN}/to/0/from/1"
+    key = f"tacit/{made['relay-0'].bundle.consortium}/{RUN}/to/0/from/1"
     most, held = [0], []
 
     class Weighed(carriers._Unfinished):

@@ -120,7 +120,7 @@ def test_what_is_urgent_overtakes_a_long_frame(tmp_path):
         assert receiver.take() == b"before"
         long = threading.Thread(target=sender.send, args=(receiver, frame), daemon=True)
         long.start()
-        until(lambda: sender.carrier._one_sends[1].locked(), "the long frame")  # type: ignore[attr-defined]
+        until(lambda: sender.carrier._one_sends[1].locked(), "the long frame")
         assert sender.carrier.publish(1, b"urgent", urgent=True)
         assert receiver.take() == b"urgent"
         assert receiver.take() == frame

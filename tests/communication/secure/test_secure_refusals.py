@@ -190,7 +190,7 @@ def test_a_relay_that_repeats_and_reorders_frames_changes_nothing(tmp_path):
 def _evil_relay(folder, address):
     """The relay of a consortium, which sends again what passes; how many pieces it has sent."""
     hub, draws = load_site(folder / "hub"), random.Random(0)
-    config = session_config(hub, "router", hub.sites, "*", listen=[address])
+    config = session_config(hub, "router", hub.bundle.sites, "*", listen=[address])
     seen: deque[tuple[str, bytes, bytes]] = deque(maxlen=400)
     own: set[tuple[str, bytes]] = set()  # what it sent itself comes to it as well
     count, stop = [0], threading.Event()
@@ -209,7 +209,7 @@ def _evil_relay(folder, address):
 
     with zenoh.open(config) as session:
         session.declare_subscriber(door(hub), lambda sample: None)
-        session.declare_subscriber(f"tacit/{hub.consortium}/*/to/*/from/*", take)
+        session.declare_subscriber(f"tacit/{hub.bundle.consortium}/*/to/*/from/*", take)
         thread = threading.Thread(target=repeat, args=(session,))
         thread.start()
         try:
@@ -270,8 +270,10 @@ def _attack(folder, address, stop):
         whole[:64] + (2**62).to_bytes(8, "little") + whole[72:],
     ]
     place = _Place()
-    with zenoh.open(session_config(west, "client", west.relays, "2", connect=[address])) as opened:
-        key = f"tacit/{west.consortium}/{_run_of(west.consortium)}/to/0/from/2"
+    with zenoh.open(
+        session_config(west, "client", west.bundle.relays, "2", connect=[address])
+    ) as opened:
+        key = f"tacit/{west.bundle.consortium}/{_run_of(west.bundle.consortium)}/to/0/from/2"
         publisher = opened.declare_publisher(key)
         while not stop.is_set():
             for message in sent:

@@ -21,9 +21,8 @@ from tacit.communication.received import STEP, Beat
 from tacit.communication.secure.certificates import Certificates
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Record, Session
-from tacit.communication.secure.leaving import differs
+from tacit.communication.secure.meeting import differs
 from tacit.communication.secure.sites import (
-    SiteArrival,
     SiteChannel,
     SiteCluster,
     _taken_up,
@@ -57,11 +56,11 @@ def test_an_arrival_has_the_bytes_that_came(tmp_path, size):
         channel = SiteChannel(north, device, LIMIT)
         channel.send(1, sent)
         channel.send(1, channel.envelope(3).zero_())
-        arrival = SiteArrival(south, 0, device, LIMIT)
-        assert torch.equal(arrival.wait(), sent)
-        assert torch.equal(arrival.wait(), sent)  # the same, however often it is asked
+        arrival = SiteChannel(south, device, LIMIT).receive(0, size)
+        assert torch.equal(arrival(), sent)
+        assert torch.equal(arrival(), sent)  # the same, however often it is asked
         expected = SiteChannel(south, device, LIMIT).receive(0, 1000)  # another size than came
-        assert torch.equal(expected.wait(), torch.zeros(3, dtype=torch.uint8))
+        assert torch.equal(expected(), torch.zeros(3, dtype=torch.uint8))
         assert channel.bytes_sent == size + 3
 
 
@@ -239,7 +238,7 @@ def test_what_follows_a_stop_knows_who_was_away_and_what_was_sent(tmp_path, lets
         sites.stopped = False
         assert sites._after_stop({1}) is None  # it did not stop, but end
         sites.stopped = True
-        wire.peers()[2].heard = time.monotonic() - 2 * AWAY
+        wire.peers[2].heard = time.monotonic() - 2 * AWAY
         following = sites._after_stop({1, 2})
         assert following is not None
         assert set(following.without) == ({1, 2} if lets_begin else set())

@@ -23,7 +23,7 @@ from communication.secure.mesh import (
     until,
 )
 from tacit.communication.reports import report_of
-from tacit.communication.secure import leaving, meeting, pacing, streams
+from tacit.communication.secure import meeting, pacing, streams
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.frames import DATA
 from tacit.communication.secure.journal import Journal, Session
@@ -72,9 +72,9 @@ def test_facts_are_the_same_everywhere_and_stay(tmp_path):
         for wire in found:
             for other in wire.others:
                 assert wire.fact_of(other, "key", limit=LIMIT) == mesh.names[other]
-                assert wire.fact(other, "nothing") is None
+                assert wire.streams.facts.get((other, "nothing")) is None
             wire.forget_facts(["key"])
-            assert all(wire.fact(rank, "key") is None for rank in range(3))
+            assert all(wire.streams.facts.get((rank, "key")) is None for rank in range(3))
 
 
 def test_a_site_that_was_cut_off_gets_what_it_missed(tmp_path):
@@ -209,17 +209,17 @@ def test_what_a_site_waited_for_another_is_not_held_against_it_once_it_falls_sil
         works.say(works.beat(step=1))
         now = time.monotonic()
         for rank in (1, 2):
-            view = wire._peers[rank]
+            view = wire.peers[rank]
             until(lambda view=view: view.beat is not None, "a beat")
             view.moved, view.heard = now - 100.0, now
-            assert leaving.since(view, LIMIT) == view.moved
+            assert meeting.since(view, LIMIT) == view.moved
             view.heard = now - 20.0
-            assert leaving.since(view, LIMIT) == (view.heard, view.moved)[rank - 1]
+            assert meeting.since(view, LIMIT) == (view.heard, view.moved)[rank - 1]
 
 
 def test_the_last_of_those_that_wait_for_one_another_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(leaving, "_TWO_BEATS", LIMIT)  # what was said counts, however long ago
-    monkeypatch.setattr(leaving, "AWAY", LIMIT)
+    monkeypatch.setattr(meeting, "_TWO_BEATS", LIMIT)  # what was said counts, however long ago
+    monkeypatch.setattr(meeting, "AWAY", LIMIT)
     mesh = Mesh(4)
     with facing_puppets(mesh, tmp_path) as (wire, (south, west, east)):
         south.say(south.beat(waiting_for=2))
@@ -252,7 +252,7 @@ def test_what_a_site_reports_ends_the_run_in_its_own_name(tmp_path):
 def test_beats_that_are_none_are_counted_and_change_nothing(tmp_path):
     mesh = Mesh(2)
     with facing_puppets(mesh, tmp_path) as (wire, (puppet,)):
-        before = wire.peers()[1].beat
+        before = wire.peers[1].beat
         wrong = [b"", b"null", b"[" * 10_000, b'{"nonce": 1}', bytes(2**15 + 1)]
         for body in wrong:
             puppet.say(puppet.packed(meshes.BEAT, 0, "beat", body))
@@ -261,7 +261,7 @@ def test_beats_that_are_none_are_counted_and_change_nothing(tmp_path):
         puppet.say(puppet.beat(nonce="ef" * 16))  # another session than the one it met with
         assert wire.refused[0] == len(wrong) + 5
         assert wire.refused[1] == "south came back without its session of this run"
-        assert wire.peers()[1].beat == before
+        assert wire.peers[1].beat == before
         wire.check()
 
 
@@ -317,7 +317,7 @@ def test_facts_are_bounded_too(tmp_path, monkeypatch):
         again = wire._in[1].due
         liar.say(liar.packed(DATA, again, "fact 15", b"another text"))
         assert wire.refused[1] == "south stated a fact twice"
-        assert wire.fact(1, "15") == "text"
+        assert wire.streams.facts.get((1, "15")) == "text"
         assert wire._in[1].due == again
 
 
@@ -643,7 +643,7 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
 
         def slow(records):
             kept = list(records)
-            if any(record.topic.startswith(leaving.LEFT) for record in kept):
+            if any(record.topic.startswith(meeting.LEFT) for record in kept):
                 writing.set()
                 assert go_on.wait(LIMIT)
             add(kept)
@@ -667,7 +667,7 @@ def test_no_step_begins_while_it_is_written_down_that_a_site_is_left_out_of_it(t
 def test_one_that_fails_as_soon_as_all_have_met_is_believed_why(tmp_path):
     """Each draws a number to be echoed when it has met the others, and tells it a moment later."""
     with facing_puppets(Mesh(3), tmp_path) as (wire, puppets):
-        for view in wire.peers().values():  # as where no beat has come since they met
+        for view in wire.peers.values():  # as where no beat has come since they met
             view.met = False
         wire.report = report_of(BudgetError("nothing is left"), "north")
         closing = threading.Thread(target=partial(wire.close, ended=False, linger=0.0))
@@ -686,7 +686,7 @@ def test_one_that_fails_as_soon_as_all_have_met_is_believed_why(tmp_path):
 
 def test_one_that_fails_waits_no_longer_than_to_say_so_for_others_that_are_silent(tmp_path):
     with facing_puppets(Mesh(3), tmp_path) as (wire, _):
-        for view in wire.peers().values():  # as where no beat has come since they met
+        for view in wire.peers.values():  # as where no beat has come since they met
             view.met = False
         wire.report = report_of(BudgetError("nothing is left"), "north")
         began = time.monotonic()

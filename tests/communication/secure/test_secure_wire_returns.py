@@ -335,7 +335,7 @@ def test_beats_of_before_say_nothing_to_a_new_process(tmp_path):
         for message_ in old * 3:
             puppet.say(message_)
         again.check()
-        assert not again.peers()[1].done
+        assert not again.peers[1].done
         assert meshes.unacknowledged(again) == {1: 1}
         puppet.say(puppet.beat(due=1, counter=2**52))
         assert meshes.unacknowledged(again) == {1: 0}

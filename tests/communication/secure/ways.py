@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from consortia import consortium
 from ports import free_address
-from tacit.communication.secure.carrier import open_carrier
-from tacit.communication.secure.relay import run_relay
+from tacit.communication.secure.carrier import Carrier
+from tacit.communication.secure.sessions import run_relay
 from tacit.identities import approve, join
 
 RUN = "a" * 32
@@ -74,7 +74,7 @@ class End:
         self.site = site
         self.frames: queue.Queue[bytes] = queue.Queue()
         taker = receive or self.frames.put
-        self.carrier = open_carrier(site, run, taker, timeout=LIMIT, **options)
+        self.carrier = Carrier(site, run, taker, timeout=LIMIT, **options)
 
     def send(self, other, frame):
         """Hand over a frame once the other is known to listen."""

@@ -27,18 +27,20 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tacit.communication import marks
+from tacit.communication.exchange.protocol import Arrival, Channel
 from tacit.errors import PeerError, describe
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ Diagnose = Callable[[int, str], Exception]
 Waiting = Callable[[int | None], None]
 """Is told whom this process begins to wait for; None: for nobody any more."""
 
+Group: TypeAlias = Any
+"""A process group of torch.distributed, of gloo or NCCL; only the latter supports coalescing."""
+
 HEAD = 16
 """Bytes before the payload: the mark, then the payload's length."""
 
@@ -64,23 +69,6 @@ _PLAIN = {
     "Application timeout": "all connections were given up after a wait that took too long",
     "Timed out waiting": "nothing came to or from it within {timeout:g} s",
 }
-
-
-class Group(Protocol):
-    """What the channel needs of a process group of torch.distributed."""
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """Whether several operations can be one: of NCCL, not of gloo."""
-
-    def send(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
-        """Begin to send."""
-
-    def recv(self, tensors: list[Tensor], rank: int, tag: int, /) -> dist.Work:
-        """Begin to receive."""
-
-    def abort(self) -> None:
-        """Give up all that is under way."""
 
 
 class TorchChannel:
@@ -110,7 +98,7 @@ class TorchChannel:
         batched: bool,
     ) -> None:
         self.rank, self.processes, self.bytes_sent = rank, processes, 0
-        self._group: Group | None = group
+        self._group: Group = group
         self._device, self._timeout = device, timeout
         self._wire = device if group.supports_coalescing else torch.device("cpu")
         self._diagnose, self._waiting = diagnose, waiting
@@ -121,9 +109,9 @@ class TorchChannel:
         self._envelopes: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 
     def envelope(self, size: int) -> Tensor:
-        """A buffer uint8 `[size]` to build a message in: `send` does not copy it.
+        """A buffer uint8 `[size]` to build a message in: `send` copies a slice of it, and not it.
 
-        The same envelope may be sent to several processes; a slice of it is copied.
+        The same envelope may be sent to several processes.
         """
         whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._device)
         head = bytearray(_MARK + struct.pack("<Q", size))
@@ -137,11 +125,7 @@ class TorchChannel:
 
         Two messages to a process may be under way; a third waits for the first. gloo sends when the
         other side has begun to receive: who sends a third before receiving anything, to one that
-        does the same, waits in vain.
-
-        Raises:
-            ValueError: to itself, or the message is no vector of bytes.
-            Exception: what `diagnose` makes, if an earlier message was not taken in time.
+        does the same, waits in vain. What is not taken in time raises what `diagnose` makes.
         """
         group = self._group_for(rank)
         if message.dtype != torch.uint8 or message.ndim != 1:
@@ -160,23 +144,28 @@ class TorchChannel:
             sending.append((self._begin(rank, partial(group.send, [whole], rank, 0)), whole))
         self.bytes_sent += len(whole)
 
-    def receive(self, rank: int, size: int) -> TorchArrival:
+    def receive(self, rank: int, size: int) -> Arrival:
         """Begin to receive one message of at most `size` bytes.
 
-        Raises:
-            ValueError: from itself.
-            Exception: what `diagnose` makes, if the connection is known to be lost.
+        Where the connection is known to be lost, it raises what `diagnose` makes.
         """
         group = self._group_for(rank)
         whole = torch.empty(HEAD + size, dtype=torch.uint8, device=self._wire)
         whole[:HEAD].zero_()  # no head that lay in this memory before passes for one that came
         with self._watched(rank):
             begun = self._begin(rank, partial(group.recv, [whole], rank, 0))
-        return TorchArrival(self, rank, begun, whole)
+
+        @cache
+        def arrival() -> Tensor:
+            with self._watched(rank):
+                self._wait(begun)
+            return _payload(rank, whole).to(self._device)
+
+        return arrival
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Within, what is sent and received may begin at the end, in one batch; see `Channel`."""
+        """See `Channel.together`: in one batch, where the channel is `batched`."""
         self._gathering = self._batched
         try:
             yield
@@ -189,8 +178,7 @@ class TorchChannel:
     def finish(self) -> None:
         """Wait until every message that was sent has been taken.
 
-        Raises:
-            Exception: what `diagnose` makes, if one is not taken in time.
+        What is not taken in time raises what `diagnose` makes.
         """
         for rank, sending in self._sending.items():
             with self._watched(rank):
@@ -206,12 +194,6 @@ class TorchChannel:
         if group is not None and group.supports_coalescing:
             group.abort()
 
-    def taken(self, rank: int, begun: _Operation, whole: Tensor) -> Tensor:
-        """Wait for a message, and return its payload (for `TorchArrival`)."""
-        with self._watched(rank):
-            self._wait(begun)
-        return _payload(rank, whole).to(self._device)
-
     def _begin(self, rank: int, begin: Callable[[], dist.Work]) -> _Operation:
         operation = _Operation(rank, begin)
         self._due.append(operation)
@@ -221,7 +203,7 @@ class TorchChannel:
 
     def _begin_due(self) -> None:
         due, self._due = self._due, []
-        group: Any = self._group
+        group = self._group
         if not group.supports_coalescing:
             for operation in due:
                 operation.work = operation.begin()
@@ -265,23 +247,6 @@ class _Operation:
     rank: int
     begin: Callable[[], dist.Work]
     work: dist.Work | None = None
-
-
-@dataclass(eq=False, slots=True)
-class TorchArrival:
-    """An `Arrival` of a `TorchChannel`."""
-
-    _channel: TorchChannel
-    _rank: int
-    _begun: _Operation | None
-    _whole: Tensor
-
-    def wait(self) -> Tensor:
-        """The bytes that came, uint8 `[at most the size announced]`; see `Arrival.wait`."""
-        if self._begun is not None:
-            self._whole = self._channel.taken(self._rank, self._begun, self._whole)
-            self._begun = None
-        return self._whole
 
 
 def open_channel(
@@ -359,8 +324,7 @@ def _assemble(
 
 
 def _gloo(store: Store, rank: int, processes: int, timeout: float) -> Group:
-    group = dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
-    return cast(Group, group)
+    return dist.ProcessGroupGloo(store, rank, processes, timedelta(seconds=timeout))
 
 
 def _nccl(store: Store, rank: int, processes: int, timeout: float) -> Group:
@@ -369,7 +333,7 @@ def _nccl(store: Store, rank: int, processes: int, timeout: float) -> Group:
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=10 * timeout)
-    return cast(Group, dist.ProcessGroupNCCL(store, rank, processes, options))
+    return dist.ProcessGroupNCCL(store, rank, processes, options)
 
 
 def _greet(channel: Channel) -> None:
@@ -377,7 +341,7 @@ def _greet(channel: Channel) -> None:
     with channel.together():
         arrival = channel.receive((channel.rank - 1) % channel.processes, 0)
         channel.send((channel.rank + 1) % channel.processes, channel.envelope(0))
-    arrival.wait()
+    arrival()
 
 
 def _payload(rank: int, whole: Tensor) -> Tensor:
@@ -396,3 +360,55 @@ def _plainly(error: Exception, timeout: float) -> str:
     text = str(error)
     texts = (plain.format(timeout=timeout) for words, plain in _PLAIN.items() if words in text)
     return next(texts, describe(error))
+
+
+class RackGatherer(marks.Gatherer):
+    """Gathers every process's part of a step's metrics, over a channel of the CPU of its own.
+
+    gloo sends a message once the other side has begun to receive it, and says that it has come only
+    to who waits for it. So rank 0 begins to receive all parts of a mark when it puts its own, and
+    takes them once the heartbeats say that all have come further: then nobody is waited for. At the
+    latest it does so at the next mark. How long each part is, the plan says.
+
+    Who is ahead waits for who is behind, and never the other way: rank 0, before a mark, for parts
+    of the mark before; another rank, before a mark, until rank 0 has put the second mark before.
+
+    Args:
+        reached: says whether a rank has begun a step, and so has put what it measured before.
+    """
+
+    def __init__(
+        self,
+        channel: TorchChannel,
+        names: Sequence[str],
+        numbers: Sequence[int],
+        reached: Callable[[int, int], bool],
+    ) -> None:
+        super().__init__(channel.rank, names, numbers)
+        self._channel, self._reached = channel, reached
+        self._arrivals: dict[int, Arrival] = {}
+
+    def put(self, step: int, part: Tensor) -> None:
+        """See `Gatherer.put`."""
+        if self.rank == 0:
+            super().finish()
+            sizes = {rank: marks.message_bytes(self._numbers[rank]) for rank in self.others}
+            self._arrivals = {rank: self._channel.receive(rank, n) for rank, n in sizes.items()}
+        super().put(step, part)
+
+    def send(self, message: Tensor) -> None:
+        """See `Gatherer.send`."""
+        self._channel.send(0, message)
+
+    def is_here(self, rank: int, step: int) -> bool:
+        """As far as the heartbeats say."""
+        return self._reached(rank, step)
+
+    def take(self, rank: int) -> Tensor:
+        """See `Gatherer.take`."""
+        return self._arrivals[rank]()
+
+    def finish(self) -> None:
+        """See `Gatherer.finish`; elsewhere, wait until rank 0 has taken all that was put."""
+        super().finish()
+        self._channel.finish()

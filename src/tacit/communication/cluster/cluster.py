@@ -10,29 +10,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from tacit.communication.blame import (
-    PeerProgress,
-    awaited,
-    describe_rank,
-    first_failure,
-    peer_state,
-)
-from tacit.communication.cluster.store import KeyValueStore
+from tacit.communication import reports
+from tacit.communication.cluster.store import KeyValueStore, open_store
 from tacit.communication.cluster.watch import Watch
 from tacit.communication.crew import Crew
 from tacit.communication.peers import PeerState
 from tacit.communication.received import STEP, TOKEN
-from tacit.communication.reports import write_report
 from tacit.errors import PeerError, TacitError
 
 if TYPE_CHECKING:
     import torch
 
-    from tacit.communication.cluster.channel import TorchChannel
-    from tacit.communication.cluster.gathering import RackGatherer
+    from tacit.communication.cluster.channel import RackGatherer, TorchChannel
 
 T = TypeVar("T")
 
@@ -63,13 +54,11 @@ class Place:
 
 
 class Cluster(Crew):
-    """The one object that a run of several processes holds; made by `connect`.
+    """The one object that a run of several processes holds; made by `connect`. Who is lost ends it.
 
     Attributes:
         timeout: seconds, `[train].timeout`.
         start_up: seconds that ranks may be apart while they load data and models.
-        hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
-        meets_again: never: who is lost ends the run.
     """
 
     def __init__(
@@ -131,7 +120,7 @@ class Cluster(Crew):
             absent = missing() or list(keys)
             if not loading:
                 return self.diagnose(absent[0], f"no word from it for {limit:g} s")
-            named = ", ".join(describe_rank(rank, self.hosts) for rank in absent)
+            named = ", ".join(reports.describe_rank(rank, self.hosts) for rank in absent)
             return self._verdict(PeerError(f"{named} did not send the {what} within {limit:g} s"))
 
         try:
@@ -154,7 +143,7 @@ class Cluster(Crew):
         if not isinstance(error, TacitError):
             error = PeerError("it ended with an error of its own; see its own screen")
         try:
-            self._watch.end(write_report(error, self.rank))
+            self._watch.end(reports.write_report(error, self.rank))
         except PeerError:
             return
 
@@ -169,9 +158,7 @@ class Cluster(Crew):
     def check(self) -> None:
         """Raise why the run ends, if it does, as far as the watch has seen; asks no network.
 
-        Raises:
-            PeerError: a rank or the rendezvous was lost.
-            TacitError: what another rank reported.
+        See `Peers.check`: a lost rank may be the one that keeps the rendezvous.
         """
         failure = self._watch.failure()
         if failure is not None:
@@ -195,15 +182,12 @@ class Cluster(Crew):
                 return failure
             time.sleep(self._watch.beat / 5)
         progress = {rank: seen.progress for rank, seen in enumerate(self._watch.seen)}
-        names = [describe_rank(rank, self.hosts) for rank in progress]
-        waits = awaited(self.rank, waiting_for, progress)
-        return self._verdict(first_failure(waits, reason, progress, names))
+        names = [reports.describe_rank(rank, self.hosts) for rank in progress]
+        waits = reports.awaited(self.rank, waiting_for, progress)
+        return self._verdict(reports.first_failure(waits, reason, progress, names))
 
     def saved(self, step: int) -> int:
-        """Say that this rank has a checkpoint of a step; the last that every rank is known to have.
-
-        It is 0 before there is any.
-        """
+        """See `Peers.saved`; 0 before there is any checkpoint that every rank has."""
         keys = [f"saved/{rank}" for rank in range(self.processes)]
         self._store.put(keys[self.rank], STEP.write(step))
         if not self._store.has(keys):
@@ -214,26 +198,25 @@ class Cluster(Crew):
         )
 
     def seen(self) -> Sequence[PeerState]:
-        """What the heartbeats say of every rank; asks no network, from any thread."""
+        """What the heartbeats say of every rank; see `Peers.seen`."""
         states = [
-            peer_state(rank, self.names[rank], seen.progress, seen.quiet, away=seen.missed >= _AWAY)
+            reports.peer_state(
+                rank, self.names[rank], seen.progress, seen.quiet, away=seen.missed >= _AWAY
+            )
             for rank, seen in enumerate(self._watch.seen)
         ]
-        own = PeerProgress(self._watch.step, self._watch.waiting)
-        shown = peer_state(self.rank, self.names[self.rank], own, 0.0)
+        own = reports.PeerProgress(self._watch.step, self._watch.waiting)
+        shown = reports.peer_state(self.rank, self.names[self.rank], own, 0.0)
         if self._absent:
             shown = replace(shown, waiting_for=self._absent)
         return [*states[: self.rank], shown, *states[self.rank + 1 :]]
 
     def note(self, name: str, text: str) -> None:
-        """Leave a text that later attempts of the same launcher's run will find."""
+        """See `Crew.note`."""
         self._lasting.put(name, text)
 
     def noted(self, name: str) -> str | None:
-        """The text left under a name, also by an earlier attempt; None without one.
-
-        Whoever can reach the store may have left it: parse it.
-        """
+        """See `Crew.noted`."""
         return self._lasting.get_all([name])[0] if self._lasting.has([name]) else None
 
     def connect(
@@ -241,23 +224,16 @@ class Cluster(Crew):
     ) -> tuple[TorchChannel, RackGatherer]:
         """See `Crew.connect`."""
         import torch
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from torch._C._distributed_c10d import PrefixStore
 
-        from tacit.communication.cluster.channel import open_channel
-        from tacit.communication.cluster.gathering import RackGatherer
+        from tacit.communication.cluster.channel import RackGatherer, open_channel
 
         os.environ.update(self.settings)  # which interface gloo binds to
         # Where the process groups of this attempt find each other.
         token, *_ = self.share("process group", secrets.token_hex(8), TOKEN)
 
         def connected() -> list[TorchChannel]:
-            own = TCPStore(
-                self.place.address,
-                self.place.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=self.timeout),
-            )
+            own = open_store(self.place.address, self.place.port, self.timeout)
             store, patience = PrefixStore(f"tacit/{token}", own), self.timeout - self.to_blame
             return [
                 open_channel(
@@ -296,7 +272,7 @@ class Cluster(Crew):
 
     def _verdict(self, error: PeerError) -> TacitError:
         try:
-            return self._watch.end(write_report(error))
+            return self._watch.end(reports.write_report(error))
         except PeerError as gone:
             return self._watch.failure() or gone
 

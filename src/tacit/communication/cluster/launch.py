@@ -1,8 +1,8 @@
 """Several processes on one machine: starts them, hosts their store, and ends them whatever happens.
 
-torch.distributed.elastic starts and ends the processes. Its agent, which torchrun is, is not used:
-its store listens on every address of the machine, it starts all again whatever the error was, and
-after a signal it does not tell how the processes ended.
+The agent of torch.distributed.elastic, which torchrun is, is not used: its store listens on every
+address of the machine, it starts all again whatever the error was, and after a signal it does not
+tell how the processes ended.
 
 The store, through which the processes find each other, is hosted here and bound to the loopback
 address alone: the death of rank 0 does not take it along, and one started again finds what was
@@ -14,22 +14,21 @@ that they have been left; on Linux they are told by a signal as well.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from tacit.communication.cluster.store import host_store
 from tacit.errors import InputError, PeerError
@@ -147,7 +146,6 @@ _PASSED_ON = {
 _LOOK = 0.05  # seconds between two looks at the processes
 _DEAD = 10  # seconds that a killed process may take to be gone
 _KEPT = 64 * 1024  # bytes of a process's standard error
-_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
 # Run before a process becomes what it is to be: on Linux it then gets SIGTERM when the launcher
 # dies, even before it has a connection to the store. It has no standard input.
@@ -201,7 +199,7 @@ def launch(
 
     Raises:
         InputError: `processes` or `restarts` is out of range, `restarts` is given without `out`,
-            or so many processes cannot be started. Those that were started end with this process.
+            or so many processes cannot be started; those that were are ended.
     """
     if processes < 1:
         raise InputError("--processes", processes, "must be a whole number of 1 or more")
@@ -267,7 +265,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def _received_signals() -> Iterator[list[int]]:
-    """Within, signals that ask for a stop are listed and do nothing else; SIGTSTP does nothing."""
+    """Within, signals that ask for a stop are listed and do nothing else."""
     received: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -300,66 +298,59 @@ def _attempt(
     """Start all processes, and wait until they have ended.
 
     Python is called with `line`; `limits` are patience and grace, in seconds, and `received` the
-    signals that this process has got, kept up to date by their handler. Where it is `open_to_all`,
-    all write to this process's standard error.
+    signals that this process has got, kept up to date by their handler.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-
-    try:
-        whole = tempfile.TemporaryDirectory(prefix="tacit-launch-")
-    except OSError as error:
-        expected = f"must be a folder that can be written to ({error.strerror})"
-        raise InputError("TMPDIR", os.environ.get("TMPDIR"), expected) from None
-    with whole as folder:  # what is open stays there without it, and nothing is left behind
-        redirects = dict.fromkeys([*environments][1:], Std.OUT if open_to_all else Std.ALL)
-        context = _start(line, environments, DefaultLogsSpecs(folder, redirects=redirects))
-        files = {rank: file for rank, file in context.stderrs.items() if file}
-        outputs = {rank: open(file, "rb") for rank, file in files.items()}  # noqa: SIM115
-    workers = [context.subprocess_handlers[rank].proc for rank in sorted(environments)]
-    try:
+    whole = ("-I", "-S", "-c", _TIED, str(os.getpid()), sys.executable, *line)
+    workers: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        stack.callback(_end, workers, signal.SIGKILL, _DEAD)
+        outputs: list[BinaryIO | None] = [None] * len(environments)
+        try:  # nothing is kept of rank 0, nor where all may write
+            for rank in range(1, 1 if open_to_all else len(environments)):
+                outputs[rank] = stack.enter_context(tempfile.TemporaryFile())
+        except OSError as error:
+            expected = f"must be a folder that can be written to ({error.strerror})"
+            raise InputError("TMPDIR", os.environ.get("TMPDIR"), expected) from None
+        try:
+            for rank, environment in environments.items():
+                worker = subprocess.Popen(
+                    [sys.executable, *whole],
+                    env={**os.environ, **environment},
+                    stdout=subprocess.DEVNULL if rank else None,
+                    stderr=outputs[rank],
+                    start_new_session=True,
+                )
+                workers.append(worker)
+        except OSError as error:
+            expected = f"so many cannot be started here ({error.strerror})"
+            raise InputError("--processes", len(environments), expected) from None
         before = _wait(workers, limits[0], received)
         if len(received) < 2:
-            context.close(signal.SIGTERM, limits[1])
-    finally:
-        context.close(signal.SIGKILL, _DEAD)
-    return [
-        _ended(rank, worker, was, received, outputs.get(rank))
-        for rank, (worker, was) in enumerate(zip(workers, before, strict=True))
-    ]
+            _end(workers, signal.SIGTERM, limits[1])
+        _end(workers, signal.SIGKILL, _DEAD)
+        return [
+            _ended(rank, worker, was, received, output)
+            for rank, (worker, was, output) in enumerate(zip(workers, before, outputs, strict=True))
+        ]
 
 
-def _start(line: Sequence[str], environments: Mapping[int, dict[str, str]], logs: Any) -> Any:
-    """The processes, as torch.distributed.elastic keeps them."""
-    from torch.distributed.elastic.multiprocessing import start_processes
-
-    # What it has to say is said here, and to hear signals is left to this module.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    whole = ("-I", "-S", "-c", _TIED, str(os.getpid()), sys.executable, *line)
-    kept = os.environ.get(_SIGNALS)
-    os.environ[_SIGNALS] = ""
-    try:
-        return start_processes(
-            name="tacit",
-            entrypoint=sys.executable,
-            args=dict.fromkeys(environments, whole),
-            envs=dict(environments),
-            logs_specs=logs,
-        )
-    except OSError as error:
-        expected = f"so many cannot be started here ({error.strerror})"
-        raise InputError("--processes", len(environments), expected) from None
-    finally:
-        os.environ.pop(_SIGNALS)
-        os.environ.update({} if kept is None else {_SIGNALS: kept})
+def _end(workers: Sequence[subprocess.Popen[bytes]], number: int, seconds: float) -> None:
+    """Send a signal to those that still run, and to what they have started, and wait for them."""
+    running = [worker for worker in workers if worker.poll() is None]
+    for worker in running:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, number)
+    for worker in running:
+        try:
+            worker.wait(seconds)
+        except subprocess.TimeoutExpired:
+            seconds = 0.0  # those after it had as long
 
 
 def _wait(
-    workers: Sequence[Popen[bytes]], patience: float, received: Sequence[int]
+    workers: Sequence[subprocess.Popen[bytes]], patience: float, received: Sequence[int]
 ) -> list[int | None]:
-    """Until all have ended, or are to be ended; of each the exit code, None where it still runs.
-
-    Limited from the first failure on; a healthy run takes what it takes.
-    """
+    """Until all have ended, or are to be ended; of each the exit code, None where it still runs."""
     due, passed_on = math.inf, False
     while None in (codes := [worker.poll() for worker in workers]):
         if len(received) > 1 or time.monotonic() >= due:
@@ -376,7 +367,7 @@ def _wait(
 
 def _ended(
     rank: int,
-    worker: Popen[bytes],
+    worker: subprocess.Popen[bytes],
     before: int | None,
     received: Sequence[int],
     output: BinaryIO | None,
@@ -387,13 +378,8 @@ def _ended(
         code = -signal.SIGKILL
     asked = {_PASSED_ON[signal.Signals(number)] for number in received[:1]}
     ours = code < 0 and (before is None or -code in asked)
-    return Ended(rank, INTERRUPTED if ours and received else code, ours, _last_of(output))
-
-
-def _last_of(output: BinaryIO | None) -> str:
-    """The end of a file; nothing where there is no file."""
-    if output is None:
-        return ""
-    with output:
+    text = ""
+    if output is not None:
         output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT))
-        return output.read().decode("utf-8", errors="replace")
+        text = output.read().decode("utf-8", errors="replace")
+    return Ended(rank, INTERRUPTED if ours and received else code, ours, text)

@@ -71,11 +71,7 @@ def network_settings(
 
 
 def resolve(name: str) -> str:
-    """A host's address as a number; IPv4 where it has one.
-
-    Raises:
-        InputError: the name is not known.
-    """
+    """A host's address as a number; IPv4 where it has one. An unknown name is an InputError."""
     found = _addresses(name)
     if not found:
         raise InputError("MASTER_ADDR", name, "is not known: give an address that it can be")
@@ -167,8 +163,7 @@ def meet(store: KeyValueStore, rank: int, processes: int, limit: float, pause: f
     same, the digest of all numbers that it finds. A digest with this rank's number in it was
     written after this rank came: what earlier attempts left is not taken for an answer.
 
-    The store may hold what earlier attempts left. The `limit` of waiting for the others and the
-    `pause` between two looks are in seconds.
+    The `limit` of waiting for the others and the `pause` between two looks are in seconds.
 
     Raises:
         PeerError: not all ranks came in time; names those that are missing.
@@ -251,11 +246,7 @@ def connect(
 
 
 def read_place(environment: Mapping[str, str], *, allow_insecure_network: bool) -> Place | None:
-    """This process' place; None where it is alone.
-
-    Raises:
-        InputError: a variable is missing or wrong, or an address is public.
-    """
+    """This process' place; None where it is alone. Errors are InputErrors, as of `connect`."""
     if not environment.get("WORLD_SIZE"):
         return None
     processes = _number(environment, "WORLD_SIZE", 1, _MOST)

@@ -130,16 +130,22 @@ class KeyValueStore:
         self._store = None
 
 
+def open_store(address: str, port: int, limit: float) -> Any:
+    """A connection to the store at this numeric address, of torch; `limit` is in seconds."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
+
+    return TCPStore(
+        address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=limit)
+    )
+
+
 def open_board(
     address: str, port: int, *, prefix: str, keeper: str, opening: float, limit: float
 ) -> KeyValueStore:
     """A connection to the store at this numeric address; messages name its `keeper`.
 
-    `opening` is the seconds to wait for the store to be there, `limit` those that a later call may
-    take. The prefix is put before every key.
-
-    Raises:
-        PeerError: nothing answers there.
+    `opening` is the seconds to wait for the store to be there (a PeerError says that nothing
+    answers), `limit` those that a later call may take. The prefix is put before every key.
     """
     deadline = time.monotonic() + opening
     while not _answers(address, port):
@@ -150,19 +156,8 @@ def open_board(
             )
         time.sleep(0.1)
 
-    def open_store() -> Any:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
-
-        return TCPStore(
-            address,
-            port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=limit),
-        )
-
     return KeyValueStore(
-        open_store,
+        lambda: open_store(address, port, limit),
         place=f"{address}:{port}",
         keeper=keeper,
         prefix=prefix,
@@ -174,8 +169,7 @@ def open_board(
 def host_store(address: str, port: int, limit: float) -> Any:
     """Keep a store at this numeric address, and at no other, as long as what is returned lives.
 
-    Raises:
-        InputError: the address or port cannot be had.
+    It is an InputError where the address or port cannot be had.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
 

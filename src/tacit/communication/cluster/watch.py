@@ -13,35 +13,24 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tacit.communication.blame import PeerProgress, describe_rank, lost
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.received import HEARTBEAT
-from tacit.communication.reports import read_report, write_report
+from tacit.communication.reports import PeerProgress, describe_rank, lost, read_report, write_report
 from tacit.errors import PeerError, TacitError
 
 _END = "end"
 _MISSED = 2  # looks in a row without a new heartbeat: one may be missed by chance
 
 
-@dataclass(frozen=True)
-class Heartbeat:
-    """What a heartbeat says.
-
-    Attributes:
-        step: that the rank is at; -1 before the first.
-        waiting: for which rank it waits; None: for nobody.
-        done: whether the rank has ended as it should.
-    """
+class Heartbeat(NamedTuple):
+    """What a heartbeat says, and as it is written; see `PeerProgress`."""
 
     beat: int = -1
     step: int = -1
     waiting: int | None = None
     done: bool = False
-
-    def text(self) -> str:
-        """As it is written in the store."""
-        return HEARTBEAT.write((self.beat, self.step, self.waiting, self.done))
 
     @classmethod
     def read(cls, text: str, rank: int) -> Heartbeat:
@@ -174,7 +163,7 @@ class Watch:
         self._beats += 1
         heartbeat = Heartbeat(self._beats, self.step, self.waiting, self._done)
         self.seen[self._rank].heartbeat = heartbeat
-        self._store.put(_heart(self._rank), heartbeat.text())
+        self._store.put(_heart(self._rank), HEARTBEAT.write(heartbeat))
 
     def _look(self, passed: float) -> None:
         self._end = self._store.first(_END, "") or self._end

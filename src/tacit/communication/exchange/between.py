@@ -31,13 +31,11 @@ from tacit.communication.exchange.messages import (
     HEADER_BYTES,
     Envelope,
     Kind,
-    MessageLayout,
     Nodes,
     Route,
     check,
     gossip_route,
     pair_route,
-    refused,
     server_route,
     unfinite,
     write_header,
@@ -291,13 +289,7 @@ class BetweenProcesses:
         return self._told(0, values)[0]
 
     def _averaged(
-        self,
-        k: int,
-        post: _Post,
-        own: Sequence[Tensor],
-        here: Nodes,
-        latest: bool,
-        everyone: bool,
+        self, k: int, post: _Post, own: Sequence[Tensor], here: Nodes, latest: bool, everyone: bool
     ) -> tuple[Tensor, ...]:
         """At the server: the mean of its own clients' rows and those that come."""
         others = post.route.others
@@ -381,8 +373,7 @@ class BetweenProcesses:
     ) -> _Post:
         """Begin to receive, then begin to send: rows of `values`, which are those of `rows_of`.
 
-        Raises:
-            DivergenceError: a number to be sent is not finite, and nobody tolerates that.
+        Where a number to be sent is not finite, and nobody tolerates that, it is a DivergenceError.
         """
         if route.sends and not self._tolerate:
             sent = {node for nodes in route.sends.values() for node in nodes}
@@ -401,9 +392,7 @@ class BetweenProcesses:
             if coding is not None:
                 d = shapes[0].numel()
                 lengths = tuple(coding.size(d, dtype, node) for node in nodes)
-            return Envelope(
-                sender, kind, k, self._turn, MessageLayout(shapes, dtype, nodes, lengths)
-            )
+            return Envelope(sender, kind, k, self._turn, shapes, dtype, nodes, lengths)
 
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}
         with self._channel.together():
@@ -413,9 +402,7 @@ class BetweenProcesses:
                 message = self._channel.envelope(own.size)
                 header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
                 message[:HEADER_BYTES] = header.to(message.device)
-                _fill(
-                    message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own.layout, coding
-                )
+                _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own, coding)
                 self._channel.send(rank, message)
         self._turn += 1
         return _Post(route, expected, arrivals, coding)
@@ -427,18 +414,16 @@ class BetweenProcesses:
         for rank, arrival in post.arrivals.items():
             expected = post.expected[rank]
             try:
-                message = arrival.wait()
+                message = arrival()
             except GoneError:  # without it this round goes on, if it can do without anybody
                 if not self._tolerate or expected.kind not in _DISPENSABLE:
                     raise
-                gone |= set(expected.layout.nodes)
+                gone |= set(expected.nodes)
                 continue
             try:
                 check(message, expected)
-                rows = _rows_in(
-                    message[HEADER_BYTES:], expected.layout, post.coding, rank, expected
-                )
-                wrong = {expected.layout.nodes[row] for row in unfinite(rows)}
+                rows = _rows_in(message[HEADER_BYTES:], expected, post.coding)
+                wrong = {expected.nodes[row] for row in unfinite(rows)}
                 if wrong:
                     numbers = ", ".join(map(str, sorted(wrong)))
                     reason = f"numbers of node {numbers} are not finite"
@@ -449,9 +434,9 @@ class BetweenProcesses:
             except PeerError:
                 if not self._tolerate:
                     raise
-                wrong = set(expected.layout.nodes)
+                wrong = set(expected.nodes)
             else:
-                came.put(expected.layout.nodes, rows, wrong)
+                came.put(expected.nodes, rows, wrong)
             bad |= wrong
         for node in bad:
             self.dropped[node] = self.dropped.get(node, 0) + 1
@@ -500,14 +485,14 @@ def _fill(
     payload: Tensor,
     values: Sequence[Tensor],
     rows: Tensor,
-    layout: MessageLayout,
+    envelope: Envelope,
     coding: Coding | None,
 ) -> None:
     """Write rows into the part of a message that follows the header."""
     at = 0
     if coding is not None:
-        assert layout.sizes is not None
-        for row, node, size in zip(rows.tolist(), layout.nodes, layout.sizes, strict=True):
+        assert envelope.sizes is not None
+        for row, node, size in zip(rows.tolist(), envelope.nodes, envelope.sizes, strict=True):
             written = coding.write(values[0][row].reshape(-1), node)
             payload[at : at + size] = written.to(payload.device)
             at += size
@@ -519,25 +504,26 @@ def _fill(
         at += size
 
 
-def _rows_in(
-    payload: Tensor, layout: MessageLayout, coding: Coding | None, rank: int, expected: Envelope
-) -> list[Tensor]:
+def _rows_in(payload: Tensor, expected: Envelope, coding: Coding | None) -> list[Tensor]:
     """The rows of a message, one tensor `[rows, ...]` a value."""
-    at, count = 0, len(layout.nodes)
+    at, count = 0, len(expected.nodes)
     if coding is not None:
-        assert layout.sizes is not None
-        shape, d = layout.shapes[0], layout.shapes[0].numel()
+        assert expected.sizes is not None
+        shape, d = expected.shapes[0], expected.shapes[0].numel()
         read: list[Tensor] = []
-        for node, size in zip(layout.nodes, layout.sizes, strict=True):
+        for node, size in zip(expected.nodes, expected.sizes, strict=True):
             try:
-                read.append(coding.read(payload[at : at + size], d, layout.dtype, node))
+                read.append(coding.read(payload[at : at + size], d, expected.dtype, node))
             except InputError as error:
-                raise refused(error, rank, expected.step) from None
+                sender, step = expected.sender, expected.step
+                raise PeerError(
+                    f"rank {sender} sent a bad message at step {step}: {error}"
+                ) from None
             at += size
         return [torch.stack(read).view(count, *shape).to(payload.device)]
     rows = []
-    for shape in layout.shapes:
-        size = count * shape.numel() * layout.dtype.itemsize
-        rows.append(payload[at : at + size].view(layout.dtype).view(count, *shape))
+    for shape in expected.shapes:
+        size = count * shape.numel() * expected.dtype.itemsize
+        rows.append(payload[at : at + size].view(expected.dtype).view(count, *shape))
         at += size
     return rows

@@ -30,12 +30,8 @@ from tacit.topology.mixing import Weights
 class InProcessExchange:
     """Mixes rows of stacked tensors, and counts what each node would have sent.
 
-    Args:
-        weights: of one period, one for each of its graphs; or a function of the round, where no two
-            need be the same.
-        active: who sends at a step, bool `[nodes]`; None: everybody.
-        arrives: whose messages reach the server at a step, likewise.
-        rounds: gossip rounds of a step, for each of which there is a graph.
+    `weights` are of one period, one for each of its graphs; or a function of the round, where no
+    two need be the same. All else is as in `tacit.communication.exchange.between.Graphs`.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.errors import InputError, PeerError
+from tacit.errors import PeerError
 from tacit.topology.mixing import Weights
 
 Kind = Literal["mix", "swap", "average", "mean", "total", "masked"]
@@ -54,20 +54,24 @@ _DTYPES: Mapping[torch.dtype, int] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class MessageLayout:
-    """The rows of one message: those of `nodes`, ascending; `shapes` are of one row of each value.
+class Envelope:
+    """What a header says, or must say, and the rows that follow it: those of `nodes`, ascending.
 
-    `sizes` are the bytes of each node's message where they are compressed; None: whole rows.
+    `turn` is how many exchanges there were before. `shapes` are of one row of each value, and
+    `sizes` the bytes of each node's message where they are compressed; None: whole rows.
     """
 
+    sender: int
+    kind: Kind
+    step: int
+    turn: int
     shapes: tuple[torch.Size, ...]
     dtype: torch.dtype
     nodes: tuple[int, ...]
     sizes: tuple[int, ...] | None = None
 
     @property
-    def numbers(self) -> int:
-        """In a row, of all values."""
+    def _numbers(self) -> int:
         return sum(shape.numel() for shape in self.shapes)
 
     @property
@@ -75,36 +79,24 @@ class MessageLayout:
         """Bytes after the header."""
         if self.sizes is not None:
             return sum(self.sizes)
-        return len(self.nodes) * self.numbers * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """What a header says, or must say; `turn` is how many exchanges there were before."""
-
-    sender: int
-    kind: Kind
-    step: int
-    turn: int
-    layout: MessageLayout
+        return len(self.nodes) * self._numbers * self.dtype.itemsize
 
     @property
     def size(self) -> int:
         """Of the whole message, in bytes."""
-        return HEADER_BYTES + self.layout.payload
+        return HEADER_BYTES + self.payload
 
     def fields(self) -> Mapping[str, int]:
         """The fields of the header by name, as numbers."""
-        layout = self.layout
         return {
             "sender": self.sender,
             "kind of exchange": _KINDS[self.kind],
             "step": self.step,
             "number of exchanges before": self.turn,
-            "dtype": _DTYPES[layout.dtype],
-            "rows": len(layout.nodes),
-            "numbers in a row": layout.numbers,
-            "bytes": layout.payload,
+            "dtype": _DTYPES[self.dtype],
+            "rows": len(self.nodes),
+            "numbers in a row": self._numbers,
+            "bytes": self.payload,
         }
 
 
@@ -122,10 +114,9 @@ def read_header(message: bytes) -> tuple[int, ...] | None:
 
 
 def check(message: Tensor, expected: Envelope) -> None:
-    """Refuse a message, uint8 `[n]` as it came, that is not the expected one, but for its numbers.
+    """Refuse a message, uint8 `[n]` as it came, that is not the expected one but for its numbers.
 
-    Raises:
-        PeerError: naming the sender, and what is wrong.
+    The PeerError names the sender, and what is wrong.
     """
     where = f"rank {expected.sender} sent a bad message at step {expected.step}"
     found = read_header(message[:HEADER_BYTES].cpu().numpy().tobytes())
@@ -149,11 +140,6 @@ def unfinite(values: Sequence[Tensor]) -> list[int]:
         good &= torch.isfinite(value.reshape(rows, -1)).all(1)
     found: list[int] = (~good).nonzero().flatten().tolist()
     return found
-
-
-def refused(error: InputError, sender: int, step: int) -> PeerError:
-    """What is said of a compressed message that cannot be read."""
-    return PeerError(f"rank {sender} sent a bad message at step {step}: {error}")
 
 
 Nodes = tuple[int, ...]

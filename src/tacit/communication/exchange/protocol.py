@@ -26,8 +26,7 @@ Message: TypeAlias = Outgoing[Tensor]
 def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor, ...]:
     """The plain tensors of a message that is about to be sent, by a `verb` such as `mix`.
 
-    Raises:
-        LeakError: one of them is neither `Public` nor `Released`.
+    Errors are those of `opened`.
     """
     return tuple(
         opened(value, f"value {place} that exchange.{verb} was given at step {k}")
@@ -38,11 +37,8 @@ def message_values(verb: str, k: int, values: Sequence[Message]) -> tuple[Tensor
 def summand_rows(k: int, summands: Summand[Tensor], active: int) -> Tensor:
     """The plain rows of what is about to be added up, int64 `[active, ...]`.
 
-    They are of the `active` clients of this process, so many: what hides in a sum is counted by
-    who takes part.
-
-    Raises:
-        LeakError: no `Summand`, or not a row of whole numbers for each of them.
+    They are of the `active` clients of this process, so many: what hides in a sum is counted by who
+    takes part. Anything else is a LeakError.
     """
     value = summand_value(summands, f"what exchange.secure_sum was given at step {k}")
     if len(value) != active or value.dtype != torch.int64:
@@ -66,11 +62,7 @@ class Descent:
 
 
 def descent_of(k: int, descent: tuple[Message, float] | None) -> Descent | None:
-    """The descent of a message that is about to be sent, its direction checked like its values.
-
-    Raises:
-        LeakError: the direction is neither `Public` nor `Released`.
-    """
+    """The descent of a message that is about to be sent, its direction checked like its values."""
     if descent is None:
         return None
     (direction,) = message_values("mix", k, descent[:1])
@@ -181,15 +173,12 @@ class Exchange(Protocol):
         """
 
 
-class Arrival(Protocol):
-    """A message that is on its way."""
+Arrival: TypeAlias = Callable[[], Tensor]
+"""Of a message on its way: waits for the bytes that came, uint8 `[at most the size announced]`.
 
-    def wait(self) -> Tensor:
-        """The bytes that came, uint8 `[at most the size announced]`.
-
-        Raises:
-            PeerError: nothing came in time, or the peer was lost; names the lost rank.
-        """
+However often it is asked, the answer is the same. It raises a PeerError that names the lost rank
+where nothing came in time, or the peer was lost.
+"""
 
 
 class Channel(Protocol):
@@ -208,8 +197,7 @@ class Channel(Protocol):
     def send(self, rank: int, message: Tensor) -> None:
         """Begin to send uint8 `[n]` on the channel's device; it must not be changed later.
 
-        Raises:
-            PeerError: an earlier message to the same process could not be sent in time.
+        It is a PeerError where an earlier message to the same process could not be sent in time.
         """
 
     def receive(self, rank: int, size: int) -> Arrival:

@@ -235,12 +235,7 @@ def _few(
         filled = np.flatnonzero(counts > slot)
         read[filled] = sources[starts[filled] + slot]
         weighted[filled] = values[starts[filled] + slot]
-        slots.append(
-            (
-                sent(read, device),
-                sent(torch.tensor(weighted, dtype=dtype), device),
-            )
-        )
+        slots.append((sent(read, device), sent(torch.tensor(weighted, dtype=dtype), device)))
     return _Slots(sent(rows, device), tuple(slots))
 
 

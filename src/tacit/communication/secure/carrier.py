@@ -25,11 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import zenoh
 
-from tacit.communication.secure.diagnosis import explain
+from tacit.communication.secure.certificates import explain
 from tacit.communication.secure.sessions import (
     PIECE,
     RETRY,
@@ -53,48 +53,10 @@ _TO_END = 4.0  # seconds; a thread that still tries to connect then ends by itse
 _log = logging.getLogger(__name__)
 
 
-class Carrier(Protocol):
-    """Takes frames to other sites."""
+class Carrier:
+    """The sessions of one site in one run, which take frames to the other sites of its consortium.
 
-    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
-
-        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
-        be handed over while another thread hands over a long one.
-
-        Returns:
-            Whether there was a way, and the engine has taken all of it.
-        """
-
-    def connected(self) -> bool:
-        """Whether there is a way to any relay or site now."""
-
-    def reaches(self, rank: int) -> bool:
-        """Whether a site is known to listen now."""
-
-    def breaks(self, rank: int) -> int:
-        """How many times a site was known to listen on some way, and then was not any more."""
-
-    def revoked(self) -> InputError | None:
-        """What is wrong, where a relay has shown that this site was revoked; None: nothing."""
-
-    def close(self) -> None:
-        """End all connections; nothing is received afterwards."""
-
-
-def open_carrier(
-    site: Site,
-    run: str,
-    receive: Callable[[bytes], None],
-    *,
-    timeout: float,
-    begins: Callable[[bytes], int] = lambda piece: LARGEST_FRAME,
-    moves: Callable[[int], None] = lambda rank: None,
-    listen: Sequence[str] | None = None,
-) -> Carrier:
-    """Connect a site to the relays and sites of its consortium.
-
-    Returns once there is one way; the others are tried in the background as long as it is open,
+    It is made once there is one way; the others are tried in the background as long as it is open,
     and so is each that is lost, every one to two seconds.
 
     Args:
@@ -115,27 +77,17 @@ def open_carrier(
             this site was revoked, by a newer bundle that a relay has.
         PeerError: no way could be opened in time; one line that says why.
     """
-    own = site.own.addresses if listen is None else listen
-    carrier = _ZenohCarrier(site, run, receive, begins, moves, own)
-    try:
-        carrier.open(timeout)
-    except BaseException:
-        carrier.close()
-        raise
-    return carrier
-
-
-class _ZenohCarrier:
-    """The sessions of one site in one run."""
 
     def __init__(
         self,
         site: Site,
         run: str,
         receive: Callable[[bytes], None],
-        begins: Callable[[bytes], int],
-        moves: Callable[[int], None],
-        listen: Sequence[str],
+        *,
+        timeout: float,
+        begins: Callable[[bytes], int] = lambda piece: LARGEST_FRAME,
+        moves: Callable[[int], None] = lambda rank: None,
+        listen: Sequence[str] | None = None,
     ) -> None:
         if site.own.rank is None:
             raise InputError("--site", site.own.name, "is a relay; a site takes part in a run")
@@ -144,20 +96,27 @@ class _ZenohCarrier:
         self._run = run
         self._receive = receive
         self._begins, self._moves = begins, moves
-        self._listen = listen
+        self._listen = site.own.addresses if listen is None else listen
         self._one_at_a_time = threading.Lock()
         self._changes = threading.Lock()
         self._closed = threading.Event()
         self._ways: tuple[_Way, ...] = ()
         self._numbers = itertools.count(secrets.randbits(62))
-        self._one_sends = {site.rank: threading.Lock() for site in site.sites}
+        self._one_sends = {site.rank: threading.Lock() for site in site.bundle.sites}
         self._breaks: Counter[int] = Counter()
         self._revoked: InputError | None = None
         self._threads: list[threading.Thread] = []
+        try:
+            self._open(timeout)
+        except BaseException:
+            self.close()
+            raise
 
-    def open(self, timeout: float) -> None:
+    def _open(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        relays = [relay for relay in self._site.relays if relay.addresses and not relay.revoked]
+        relays = [
+            relay for relay in self._site.bundle.relays if relay.addresses and not relay.revoked
+        ]
         called = _called_directly(self._site)
         if not (relays or called or self._listen):
             expected = "must be in a consortium with a relay, or with a site that has an address"
@@ -174,6 +133,14 @@ class _ZenohCarrier:
             time.sleep(_POLL)
 
     def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
+        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
+
+        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
+        be handed over while another thread hands over a long one.
+
+        Returns:
+            Whether there was a way, and the engine has taken all of it.
+        """
         for way in self._ways:
             if way.leads_to(rank):
                 pieces = _pieces(frame, next(self._numbers))
@@ -190,18 +157,23 @@ class _ZenohCarrier:
         return False
 
     def connected(self) -> bool:
+        """Whether there is a way to any relay or site now."""
         return any(way.leads_anywhere() for way in self._ways)
 
     def reaches(self, rank: int) -> bool:
+        """Whether a site is known to listen now."""
         return any(way.leads_to(rank) for way in self._ways)
 
     def breaks(self, rank: int) -> int:
+        """How many times a site was known to listen on some way, and then was not any more."""
         return self._breaks[rank]
 
     def revoked(self) -> InputError | None:
+        """What is wrong, where a relay has shown that this site was revoked; None: nothing."""
         return self._revoked
 
     def close(self) -> None:
+        """End all connections; nothing is received afterwards."""
         with self._changes:
             self._closed.set()
             ways, self._ways = self._ways, ()
@@ -215,7 +187,7 @@ class _ZenohCarrier:
         config = session_config(
             self._site,
             "peer",
-            self._site.sites,
+            self._site.bundle.sites,
             str(self._own_rank),
             listen=self._listen,
             connect=[address for other in called for address in other.addresses],
@@ -237,8 +209,8 @@ class _ZenohCarrier:
 
     def _add(self, session: zenoh.Session, relay: zenoh.Publisher | None) -> None:
         """One more way; directly before those through relays."""
-        own, place = self._own_rank, f"tacit/{self._site.consortium}/{self._run}/to"
-        others = [one.rank for one in self._site.sites if one.rank not in (None, own)]
+        own, place = self._own_rank, f"tacit/{self._site.bundle.consortium}/{self._run}/to"
+        others = [one.rank for one in self._site.bundle.sites if one.rank not in (None, own)]
 
         def declared(priority: zenoh.Priority) -> dict[int, zenoh.Publisher]:
             return {
@@ -275,7 +247,9 @@ class _ZenohCarrier:
         own, content = self._site.own, sample.payload.to_bytes()
         with suppress(InputError):
             bundle = bundle_of(content, Path(str(sample.key_expr)))
-            if bundle.consortium == self._site.consortium and bundle.is_revoked(own.certificate):
+            if bundle.consortium == self._site.bundle.consortium and bundle.is_revoked(
+                own.certificate
+            ):
                 expected = (
                     f"was revoked, by issue {bundle.issue} of the bundle: ask the coordinator, and "
                     "join a newer bundle if this site is approved again"
@@ -309,9 +283,7 @@ class _Way:
     Args:
         session: with a relay, or with the sites that can be connected to directly.
         door: at a relay, to see whether it lets this site in.
-        publishers: of long frames, by the rank of the site that takes what they send.
-        urgent: likewise of what overtakes them.
-        subscriber: of the pieces that come.
+        publishers, urgent: of long frames, and of what overtakes them, by who takes them.
         unfinished: frames, by the key that their sender puts them to.
     """
 
@@ -385,7 +357,7 @@ class _Unfinished:
     one, which holds the head that its sender has signed. A frame of one piece is not held, and may
     come between those of a long one.
 
-    `begins` is that of `open_carrier`; `moves` is called for each piece that is held.
+    `begins` is that of `Carrier`; `moves` is called for each piece that is held.
     """
 
     def __init__(self, begins: Callable[[bytes], int], moves: Callable[[], None]) -> None:
@@ -427,7 +399,7 @@ def _called_directly(site: Site) -> list[Member]:
     """The sites that this one connects to: of two, the higher rank calls the one that listens."""
     return [
         other
-        for other in site.sites
+        for other in site.bundle.sites
         if other.rank != site.own.rank
         and other.addresses
         and not other.revoked

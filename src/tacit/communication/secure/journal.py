@@ -29,11 +29,11 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -104,25 +104,10 @@ class Session(BaseModel):
     absent: tuple[_Rank, ...] = ()
 
     @classmethod
-    def new(
-        cls,
-        *,
-        sent: int | None = None,
-        rejoins: int | None = None,
-        earlier: Mapping[str, str] | None = None,
-        without: Iterable[int] = (),
-        absent: Iterable[int] = (),
-    ) -> Session:
-        """One that nobody has met in."""
-        return cls(
-            secret=secrets.token_hex(32),
-            nonce=secrets.token_hex(16),
-            sent=rejoins if sent is None else sent,
-            rejoins=rejoins,
-            earlier=dict(earlier or {}),
-            without=tuple(without),
-            absent=tuple(absent),
-        )
+    def new(cls, **known: Any) -> Session:
+        """One that nobody has met in, with some fields; where it rejoins, it has sent so far."""
+        known = {"sent": known.get("rejoins"), **known}
+        return cls(secret=secrets.token_hex(32), nonce=secrets.token_hex(16), **known)
 
 
 @dataclass(frozen=True)
@@ -182,11 +167,9 @@ class Journal:
                 sync_folder(folder.parent)  # else a power cut may take the folder, and all in it
 
     def hold(self) -> None:
-        """Keep all other processes from the session until `close`.
+        """Keep all other processes from the session until `close`, or refuse where another has it.
 
-        Raises:
-            InputError: another one has it: two that went on with one session would send different
-                messages with the same noise.
+        Two that went on with one session would send different messages with the same noise.
         """
         if self._lock is None:
             expected = "is in use: another process of this site takes part in the run now"
@@ -195,11 +178,7 @@ class Journal:
                 self._lock = stack.pop_all()
 
     def session(self) -> Session | None:
-        """What is written of the session; None before there is any.
-
-        Raises:
-            InputError: it is damaged.
-        """
+        """What is written of the session; None before there is any. It is refused if damaged."""
         path = self.folder / _SESSION
         if not path.exists():
             return None
@@ -219,11 +198,7 @@ class Journal:
             write_private(self.folder / _SESSION, session.model_dump_json().encode())
 
     def take_up(self, sites: int) -> Session:
-        """The session that lasts, or a new one; held from here on.
-
-        Raises:
-            InputError: another process holds it, or it is damaged, or of another number of sites.
-        """
+        """The session that lasts, or a new one; held. One of another number of sites is refused."""
         self.hold()
         found = self.session()
         lasting = () if found is None or found.ended else found.nonces or ()
@@ -318,10 +293,8 @@ class Journal:
         """The records of the snapshot of a step, and all that happened since.
 
         Without a step, all that happened since the session began. Of the messages that came since,
-        which may be more than memory holds, long bodies stay on the disk.
-
-        Raises:
-            InputError: the snapshot is damaged, or a segment that is not the last of its kind.
+        which may be more than memory holds, long bodies stay on the disk. A damaged snapshot, or a
+        damaged segment that is not the last of its kind, is an InputError.
         """
         held: list[Record] = []
         if step is not None:
@@ -345,11 +318,7 @@ class Journal:
         )
 
     def whole(self, record: Record) -> Record:
-        """A record with its body.
-
-        Raises:
-            InputError: the body was changed on the disk.
-        """
+        """A record with its body, or an InputError where that was changed on the disk."""
         if record.place is None:
             return record
         path, first, length = record.place

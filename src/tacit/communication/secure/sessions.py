@@ -3,35 +3,43 @@
 The engine (zenoh) verifies certificates against the consortium's authority at both ends, and knows
 the other end by the common name of its certificate: the name of a member. What is not allowed here
 to one of these names is refused: by a relay to sites, and by a site to relays and other sites.
+
+A relay is a session to which sites connect outwards, and which passes their frames on. TLS ends
+there: a relay sees who connects, when, and every frame with its sender, receiver and size. It keeps
+nothing. Sites sign their messages end to end, so that it can delay or drop them, but not change,
+forge or replay one unseen.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import zenoh
 
 from tacit.errors import InputError
 from tacit.identities import Member, Site
+from tacit.identities.bundle import read_bundle
 from tacit.identities.names import check_address
+from tacit.identities.site import BUNDLE_FILE
 
 RETRY = 1.0  # seconds after which a connection that was lost is tried again; then twice as long
 ATTEMPT = 30.0  # seconds of one attempt of a client: on a line of 2 s each way, greetings take 20
 PIECE = 60 * 2**10  # bytes of a message of the engine, which divides what is longer than 65,535
 _LARGEST_MESSAGE = 2**17  # bytes that the engine collects of one message
 _WAITING_MESSAGES = 16  # on the way out, the engine's most: with its 2, a frame waits for itself
+_POLL = 0.2  # seconds
+_TELL = 2.0  # seconds between two times that one who is not let in is told why
 _STALLED_US = 5_000_000  # a connection on which a message has not gone out so long is given up
 
 
 def open_listening(config: zenoh.Config, where: str, listen: Sequence[str]) -> zenoh.Session:
     """A session at which others connect, at each HOST:PORT of `listen`.
 
-    `where` is the option that named the addresses.
-
-    Raises:
-        InputError: an address cannot be had.
+    `where` is the option that named the addresses; one that cannot be had is an InputError.
     """
     for address in listen:
         host, _, port = address.rpartition(":")
@@ -114,12 +122,12 @@ def session_config(
 
 def door(site: Site) -> str:
     """Where a relay listens, and nothing is sent: who sees it there has been let in."""
-    return f"tacit/{site.consortium}/door"
+    return f"tacit/{site.bundle.consortium}/door"
 
 
 def notice(site: Site, name: str) -> str:
     """Where a relay puts its bundle for a member that it does not let in."""
-    return f"tacit/{site.consortium}/notice/{name}"
+    return f"tacit/{site.bundle.consortium}/notice/{name}"
 
 
 def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]:
@@ -128,7 +136,7 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
     They are told by the common names of their certificates. `own` is the rank whose frames this
     process takes and sends; `*` at a relay, which does so for all.
     """
-    place = f"tacit/{site.consortium}/*/to"
+    place = f"tacit/{site.bundle.consortium}/*/to"
     rules: list[dict[str, object]] = []
     policies: list[dict[str, object]] = []
     subjects: list[dict[str, object]] = []
@@ -175,3 +183,54 @@ def _access(site: Site, others: Sequence[Member], own: str) -> dict[str, object]
         "subjects": subjects,
         "policies": policies,
     }
+
+
+def run_relay(
+    site: Site,
+    listen: Sequence[str],
+    until: Callable[[], bool],
+    *,
+    tell: Callable[[str, str], None] = lambda event, who: None,
+) -> None:
+    """Pass frames on between the sites of a consortium, until it is to end.
+
+    Who is let in is what the relay's bundle says when this is called: after a site was revoked or
+    approved, a relay joins the new bundle and is started again.
+
+    Args:
+        site: the relay's own folder.
+        listen: HOST:PORT of each address.
+        until: asked five times a second whether to end.
+        tell: called with an event and whom it concerns: "listening" with the addresses,
+            "connected", "left" and "refused" with a name.
+
+    Raises:
+        InputError: the folder is no relay's, or an address cannot be listened at.
+    """
+    if site.own.role != "relay":
+        expected = "must be the folder of a relay: `tacit site create NAME --role relay ...`"
+        raise InputError("--site", site.own.name, expected)
+    admitted = {member.name for member in site.bundle.sites if not member.revoked}
+    config = session_config(site, "router", site.bundle.sites, "*", listen=listen)
+    with open_listening(config, "--listen", listen) as session:
+        session.declare_subscriber(door(site), lambda sample: None)
+        tell("listening", ", ".join(listen))
+        before: dict[str, str] = {}
+        bundle, told = read_bundle(site.folder / BUNDLE_FILE)[1], 0.0
+        while not until():
+            # By connection, the common name of the certificate at its other end.
+            now = {
+                f"{link.zid} {link.dst}": link.auth_identifier or "unknown"
+                for link in session.info.links()
+            }
+            if time.monotonic() - told > _TELL:
+                told = time.monotonic()
+                for name in set(now.values()) - admitted:  # it may not know that it was revoked
+                    with suppress(zenoh.ZError):
+                        session.put(notice(site, name), bundle)
+            for link in before.keys() - now.keys():
+                tell("left", before[link])
+            for link in now.keys() - before.keys():
+                tell("connected" if now[link] in admitted else "refused", now[link])
+            before = now
+            time.sleep(_POLL)

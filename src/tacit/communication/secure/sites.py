@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,14 +23,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from tacit.communication import marks
-from tacit.communication.blame import peer_state
 from tacit.communication.crew import Crew
-from tacit.communication.peers import READY, PeerState
+from tacit.communication.exchange.protocol import Arrival
+from tacit.communication.peers import READY, PeerState, SessionMemory
 from tacit.communication.received import FLAG, Form
-from tacit.communication.reports import report_of
+from tacit.communication.reports import peer_state, report_of
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.journal import Journal, Session
-from tacit.communication.secure.leaving import GRACE, progress, say_back
+from tacit.communication.secure.meeting import GRACE, progress, say_back
 from tacit.communication.secure.streams import AWAY
 from tacit.communication.secure.wire import Wire
 from tacit.communication.stop_vote import StopVote
@@ -63,8 +63,8 @@ _AT_LEAST = timedelta(days=1)  # that a run is likely to last, as far as nothing
 _FINAL = (BudgetError, DivergenceError, LeakError, PeerError)
 
 
-class SiteSession:
-    """What a site remembers while a session lasts; see `tacit.communication.peers.FreshSession`."""
+class SiteSession(SessionMemory):
+    """What a site remembers while a session lasts."""
 
     def __init__(
         self, wire: Wire, last_vote: Callable[[], str | None], returned_to: int | None
@@ -76,12 +76,12 @@ class SiteSession:
         self._kept: list[int] = []
 
     def secret(self, name: str) -> bytes:
-        """32 bytes that nobody else has, the same whenever this site comes back."""
+        """Derived from that of the session; see `SessionMemory.secret`."""
         info = f"tacit session 1 {name}".encode()
         return HKDF(SHA256(), 32, salt=None, info=info).derive(self._secret)
 
     def remember(self, name: str, make: Callable[[], T], schema: Form[T]) -> T:
-        """What was made when the session began."""
+        """See `SessionMemory.remember`."""
         noted = self._wire.streams.notes.get(name)
         if noted is not None:
             return schema.read(noted, self._wire.own, name)
@@ -90,12 +90,12 @@ class SiteSession:
         return made
 
     def earlier(self, name: str, schema: Form[T]) -> T | None:
-        """What was remembered of the session before; see `Session`."""
+        """See `SessionMemory.earlier`, and `Session.earlier`."""
         noted = self._wire.session.earlier.get(name)
         return None if noted is None else schema.read(noted, self._wire.own, name)
 
     def keep(self, step: int) -> None:
-        """Write down where the streams stand, before the checkpoint of a step is written."""
+        """See `SessionMemory.keep`."""
         if (vote := self._last_vote()) is not None:
             self._wire.streams.note(_VOTE, vote)
         self._wire.snapshot(step)
@@ -110,10 +110,7 @@ class SiteCluster(Crew):
     """The one object that a run of several sites holds; made by `join_sites`.
 
     Attributes:
-        hosts: of each rank, the nodes that it hosts, for messages; to be set when known.
         timeout: seconds for which another site may not come further, `[train].patience`.
-        meets_again: whether the run has stopped for all sites to meet in a new session.
-        stopped: whether it has stopped before its end, and can be gone on with.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class SiteCluster(Crew):
         self._gatherer: SiteGatherer | None = None
 
     def expect(self, *, steps: int, largest: int) -> None:
-        """What the plan says; see `Crew.expect`."""
+        """See `Crew.expect`."""
         self._steps = steps
         self.wire.expect(largest + _DOCUMENTS)
 
@@ -222,7 +219,7 @@ class SiteCluster(Crew):
             self._certificates.until = max(self._certificates.until, now + left)
 
     def check(self) -> None:
-        """Raise what another site reported; asks no network."""
+        """See `Peers.check`; asks no network."""
         self.wire.check()
 
     def saved(self, step: int) -> int:
@@ -285,9 +282,9 @@ class SiteCluster(Crew):
         }
 
     def seen(self) -> Sequence[PeerState]:
-        """What is known of every site; see `Peers.seen`."""
+        """See `Peers.seen`."""
         now = time.monotonic()
-        views = self.wire.peers()
+        views = self.wire.peers
         states = [PeerState(self.rank, self.names[self.rank], "unknown")] * self.processes
         for rank, said in progress(views, self.timeout).items():
             quiet, beat = now - views[rank].heard, views[rank].beat
@@ -352,7 +349,7 @@ class SiteCluster(Crew):
         if not self.stopped or not (self._takes_back or self.wire.left):
             return None
         without = set(self.wire.left) | (late if self.wire.lets_begin else set())
-        peers, now = self.wire.peers(), time.monotonic()
+        peers, now = self.wire.peers, time.monotonic()
         here = {rank for rank in late if now - peers[rank].heard < AWAY} - self.wire.left.keys()
         streams = self.wire.streams
         return Session.new(
@@ -372,7 +369,7 @@ class SiteCluster(Crew):
         session = self.wire.session
         rejoins, absent = session.rejoins, set[int]()
         if isinstance(error, MeetAnewError):  # who is known not to come is not waited for
-            views = self.wire.peers().items()
+            views = self.wire.peers.items()
             failed = {rank for rank, view in views if view.beat is not None and view.beat.report}
             spared = {rank for rank in failed if self.can_spare({rank})}
             absent = (self.wire.left.keys() - self._ready()) | spared | error.without
@@ -381,7 +378,7 @@ class SiteCluster(Crew):
                 return None
             rejoins = session.sent
         else:
-            peers = self.wire.peers().items()
+            peers = self.wire.peers.items()
             beats = [view.beat for rank, view in peers if rank not in self.wire.left]
             reports = [self.wire.report, *(beat.report for beat in beats if beat is not None)]
             if not any(reports) or self.wire.streams.has_stated(_READY):
@@ -394,7 +391,7 @@ class SiteCluster(Crew):
     def connect(
         self, device: torch.device, numbers: Sequence[int], added: int, stack: ExitStack
     ) -> tuple[SiteChannel, SiteGatherer]:
-        """What the exchange and the metrics go through; the same wire carries both."""
+        """See `Crew.connect`; the same wire carries both."""
         channel = SiteChannel(self.wire, device, self.timeout)
         self._gatherer = SiteGatherer(
             self.wire, numbers, added, self.timeout, needs_all=not self._takes_back
@@ -410,7 +407,7 @@ class SiteChannel:
         self._wire, self._device, self._patience = wire, device, patience
 
     def envelope(self, size: int) -> Tensor:
-        """A buffer uint8 `[size]` to build a message in."""
+        """See `Channel.envelope`."""
         return torch.empty(size, dtype=torch.uint8, device=self._device)
 
     def send(self, rank: int, message: Tensor) -> None:
@@ -420,29 +417,20 @@ class SiteChannel:
         self._wire.send(rank, _EXCHANGE, body, limit=self._patience)
         self.bytes_sent += len(body)
 
-    def receive(self, rank: int, size: int) -> SiteArrival:
-        """The next message of a site."""
+    def receive(self, rank: int, size: int) -> Arrival:
+        """The next message of a site, whatever its length: the reader checks it."""
         self._wire.expect(size)
-        return SiteArrival(self._wire, rank, self._device, self._patience)
+
+        @cache
+        def arrival() -> Tensor:
+            body = self._wire.take(rank, _EXCHANGE, limit=self._patience)
+            return _bytes(body).to(self._device)
+
+        return arrival
 
     def together(self) -> AbstractContextManager[object]:
-        """Messages begin each at once; see `Channel`."""
+        """See `Channel.together`: each message begins at once."""
         return nullcontext()
-
-
-class SiteArrival:
-    """An `Arrival` over a wire."""
-
-    def __init__(self, wire: Wire, rank: int, device: torch.device, patience: float) -> None:
-        self._wire, self._rank, self._device, self._patience = wire, rank, device, patience
-        self._message: Tensor | None = None
-
-    def wait(self) -> Tensor:
-        """The bytes that came, whatever their number: the reader checks it."""
-        if self._message is None:
-            body = self._wire.take(self._rank, _EXCHANGE, limit=self._patience)
-            self._message = _bytes(body).to(self._device)
-        return self._message
 
 
 def _last(rank: int) -> str:
@@ -534,22 +522,22 @@ def join_sites(
             cannot begin was revoked, or its certificate does not hold now.
         PeerError: no way to the others is open, or not all have come in time.
     """
-    from tacit.communication.secure.carrier import open_carrier
-    from tacit.identities import refusal, sign, verify
+    from tacit.communication.secure.carrier import Carrier
+    from tacit.identities import sign, verify
 
-    @lru_cache(maxsize=len(site.sites))
+    @lru_cache(maxsize=len(site.bundle.sites))
     def refused(rank: int, second: int) -> str | None:
         """Why a site is not accepted at a time: looked up once a second, not for every message."""
-        return refusal(site.sites[rank], site, datetime.fromtimestamp(second, UTC))
+        return site.bundle.refusal(site.bundle.sites[rank], datetime.fromtimestamp(second, UTC))
 
     def judged(rank: int, signature: bytes, data: bytes) -> str | None:
         """Why a message is not accepted as one of the site of this rank."""
-        if not verify(site.sites[rank], signature, data):
+        if not verify(site.bundle.sites[rank], signature, data):
             return "its signature is not that site's"
         return refused(rank, int(time.time()))
 
-    run = hashlib.sha256(f"tacit run {site.consortium} {name}".encode()).digest()[:16]
-    names = [member.name for member in site.sites]
+    run = hashlib.sha256(f"tacit run {site.bundle.consortium} {name}".encode()).digest()[:16]
+    names = [member.name for member in site.bundle.sites]
     assert site.own.rank is not None
     journal = Journal(folder)
     wire = Wire(
@@ -574,13 +562,8 @@ def join_sites(
         certificates.look(datetime.now(UTC))
         step = _taken_up(journal, checkpoints)
         limit = min(patience, _CONNECTING)
-        carrier = open_carrier(
-            site,
-            run.hex(),
-            wire.receive,
-            timeout=limit,
-            begins=wire.begins,
-            moves=wire.moves,
+        carrier = Carrier(
+            site, run.hex(), wire.receive, timeout=limit, begins=wire.begins, moves=wire.moves
         )
         stack.callback(carrier.close)
 
@@ -605,8 +588,7 @@ def session_folder(out: Path, rank: int) -> Path:
 def session_lasts(folder: Path) -> bool:
     """Whether a site has begun this session, and not ended it: others may wait for it.
 
-    Raises:
-        InputError: what is written of it is damaged.
+    What is written of it may be damaged: that is an InputError.
     """
     session = Journal(folder).session() if folder.is_dir() else None
     return session is not None and not session.ended
@@ -615,8 +597,7 @@ def session_lasts(folder: Path) -> bool:
 def _taken_up(journal: Journal, checkpoints: Sequence[int]) -> int | None:
     """The snapshot that fits a checkpoint; None where the run had not begun.
 
-    Raises:
-        InputError: there are snapshots, and a checkpoint of none of them.
+    It is an InputError where there are snapshots, and a checkpoint of none of them.
     """
     snapshots = journal.snapshots()
     fitting = [step for step in snapshots if step in checkpoints or step == 0]

@@ -12,15 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tacit.communication.received import Beat, Report
 from tacit.communication.secure.frames import RefusedError
-from tacit.communication.secure.journal import (
-    FACT,
-    NOTES,
-    RECEIVED,
-    SENT,
-    STATED,
-    UNSENT,
-    Record,
-)
+from tacit.communication.secure.journal import FACT, NOTES, RECEIVED, SENT, STATED, UNSENT, Record
 from tacit.communication.secure.pacing import Pace
 
 AWAY = 5.0  # seconds without a word after which a site counts as away
@@ -97,10 +89,7 @@ class PeerView:
         return new
 
     def hear(self, beat: Beat, now: float, step: int) -> bool:
-        """Take up a beat that came now; False for one that is not newer than the last.
-
-        `now` is by the monotonic clock; `step` is that at which this site is.
-        """
+        """Take up a beat that came now, with this site at `step`; whether it is a new one."""
         before = self.beat
         if before is not None and before.nonce == beat.nonce and not beat.is_after(before):
             return False
@@ -405,11 +394,7 @@ class Streams:
                     self.incoming[rank].facts -= _fact_bytes(key, text)
 
     def check_fact(self, record: Record, name: str) -> None:
-        """Refuse what a site that keeps to its word does not state; its stream then ends here.
-
-        Raises:
-            RefusedError: it is stated twice, too long or no text, or the site has stated too much.
-        """
+        """Refuse what a site that keeps to its word does not state; its stream then ends here."""
         if (record.rank, record.topic.removeprefix(FACT_TOPIC)) in self.facts:
             raise RefusedError(f"{name} stated a fact twice")
         stream = self.incoming[record.rank]

@@ -31,16 +31,15 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from tacit.communication.blame import awaited
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
-from tacit.communication.reports import error_of
-from tacit.communication.secure import leaving
+from tacit.communication.reports import awaited, error_of
+from tacit.communication.secure import meeting
 from tacit.communication.secure.frames import (
     BEAT,
     DATA,
@@ -98,6 +97,8 @@ class Wire:
 
     Attributes:
         streams: what a snapshot holds; its notes are the run's.
+        peers: what is known of every other site, by rank.
+        session: as it is written.
         returned: whether this process comes back to a session that it was in.
         refused: how many messages were refused, and why the last one was.
         bytes_sent: of frames, as handed to the carrier.
@@ -153,24 +154,19 @@ class Wire:
         self._in, self._out = self.streams.incoming, self.streams.outgoing
         self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
         self._fresh = Fresh(journal)
-        self._peers = {rank: PeerView() for rank in self.others}
+        self.peers = {rank: PeerView() for rank in self.others}
         where = str(journal.folder)
-        self._meeting = Meeting(self.sites, own, self._peers, where, lets_begin, furthest)
+        self._meeting = Meeting(self.sites, own, self.peers, where, lets_begin, furthest)
         self._dirty, self._beats = False, 0
         self._came = self._given = 0  # beats say both; see `Beat`
         self._failure: Exception | None = None
         self._ending = False
         self._publisher: Publisher | None = None
         self._threads: list[threading.Thread] = []
-        self._session = journal.take_up(len(self.sites))
-        self.returned = self._session.nonces is not None
+        self.session = journal.take_up(len(self.sites))
+        self.returned = self.session.nonces is not None
 
     # The session.
-
-    @property
-    def session(self) -> Session:
-        """As it is written."""
-        return self._session
 
     @property
     def lets_begin(self) -> bool:
@@ -178,7 +174,7 @@ class Wire:
         return self._meeting.lets_begin
 
     def _digest(self) -> bytes:
-        nonces = self._session.nonces
+        nonces = self.session.nonces
         if nonces is None:
             return _FORMING
         return hashlib.sha256(self._run + " ".join(nonces).encode()).digest()[:16]
@@ -187,17 +183,14 @@ class Wire:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
         The publisher carries frames; it has been given `receive`, which drops what comes before.
-        `step` is that of the snapshot; None: there is none.
-
-        Raises:
-            InputError: the snapshot is damaged.
+        `step` is that of the snapshot; None: there is none. Errors are those of `Journal.load`.
         """
-        self._session = self._session.model_copy(update={"starts": self._session.starts + 1})
-        self._journal.write_session(self._session)
+        self.session = self.session.model_copy(update={"starts": self.session.starts + 1})
+        self._journal.write_session(self.session)
         self._unbegun = step is None
         self.streams.restore(*self._journal.load(step))
         self.largest = max(self.largest, int(self.streams.notes.get(_LARGEST_NOTE, "0")))
-        self.left = leaving.left_out(self.streams.stated)
+        self.left = meeting.left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
             self._publisher = publisher
@@ -223,35 +216,35 @@ class Wire:
             InputError: the others are in a session of which this site has nothing, or from now on
                 without it.
         """
-        if self._session.nonces is None:
-            began, meeting = time.monotonic(), self._meeting
-            spare: Collection[int] = self.others if is_new else self._session.without
+        if self.session.nonces is None:
+            began = time.monotonic()
+            spare: Collection[int] = self.others if is_new else self.session.without
             told: Sequence[str] = []
             with self._changed:
-                while not meeting.all_met(self._session):
+                while not self._meeting.all_met(self.session):
                     self._check_failure()
-                    self._session = meeting.checked(self._session, has_part=has_part)
-                    if meeting.begun_without and self._session.rejoins is None:
-                        self._session = meeting.waiting(self._session)
-                        self._journal.write_session(self._session)
-                    rejoins = self._session.rejoins
+                    self.session = self._meeting.checked(self.session, has_part=has_part)
+                    if self._meeting.begun_without and self.session.rejoins is None:
+                        self.session = self._meeting.waiting(self.session)
+                        self._journal.write_session(self.session)
+                    rejoins = self.session.rejoins
                     self.step = -1 if rejoins is None else rejoins
-                    since = began if rejoins is None else max(began, self._peers[0].heard)
+                    since = began if rejoins is None else max(began, self.peers[0].heard)
                     left = since + limit - time.monotonic()
-                    if left <= 0 and rejoins is None and meeting.rank_0_is_near:
-                        left += (leaving.GRACE - 1) * limit  # until it has said who meets
-                    at_once = self._session.absent if self._session.starts == 1 else ()
+                    if left <= 0 and rejoins is None and self._meeting.rank_0_is_near:
+                        left += (meeting.GRACE - 1) * limit  # until it has said who meets
+                    at_once = self.session.absent if self.session.starts == 1 else ()
                     absent = at_once if left > 0 else spare
-                    if meeting.can_begin(self._session, absent):
+                    if self._meeting.can_begin(self.session, absent):
                         break
                     if left <= 0:
-                        meeting.refuse_forgotten(self._session, self.others)
-                        raise meeting.not_met(limit)
-                    told = meeting.say_unheard(told, time.monotonic() - began)
+                        self._meeting.refuse_forgotten(self.session, self.others)
+                        raise self._meeting.not_met(limit)
+                    told = self._meeting.say_unheard(told, time.monotonic() - began)
                     self._changed.wait(min(left, 0.5))
                 self.step = -1
-                gone = meeting.left_by_rank_0 if self.own else meeting.missing
-                self._write_met(gone(self._session))
+                gone = self._meeting.left_by_rank_0 if self.own else self._meeting.missing
+                self._write_met(gone(self.session))
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
                 stream.missing, stream.told = True, -1
@@ -259,20 +252,20 @@ class Wire:
 
     def _write_met(self, without: Collection[int]) -> None:
         """Write down with whom this site begins, and without whom, before anybody hears of it."""
-        notes = {f"{leaving.LEFT}{rank}": "0" for rank in without}
+        notes = {f"{meeting.LEFT}{rank}": "0" for rank in without}
         if notes:
             with self._disk:
                 self._journal.add_sent(
                     Record(STATED, self.own, 0, key, text.encode()) for key, text in notes.items()
                 )
         self._token = secrets.token_hex(16)  # what was said before is of sessions that have ended
-        self._session = self._meeting.met(self._session, without)
-        self._journal.write_session(self._session)
+        self.session = self._meeting.met(self.session, without)
+        self._journal.write_session(self.session)
         self.streams.stated |= notes
-        self.left = leaving.left_out(notes)
+        self.left = meeting.left_out(notes)
         for rank in without:
-            leaving.say_left(self.sites[rank], 0)
-        for view in self._peers.values():
+            meeting.say_left(self.sites[rank], 0)
+        for view in self.peers.values():
             view.greeted = False  # they wait for word of it
 
     # What the run asks for.
@@ -301,7 +294,7 @@ class Wire:
             if rank in self.left:
                 return
             if out.number < out.before and self.streams.sent.get((rank, out.number)) != digest:
-                raise leaving.differs(self.sites[self.own], self.sites[rank], self.step)
+                raise meeting.differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
                 self._fresh.add(record)
@@ -329,12 +322,8 @@ class Wire:
             self.send(rank, FACT_TOPIC + key, text.encode(), limit=limit)
         return text
 
-    def fact(self, rank: int, key: str) -> str | None:
-        """What a site has stated; None: nothing yet."""
-        return self.streams.facts.get((rank, key))
-
     def fact_of(self, rank: int, key: str, *, limit: float) -> str:
-        """The same, waiting for it; see `wait_for`."""
+        """What a site has stated; see `wait_for`."""
         self.wait_for(rank, lambda: (rank, key) in self.streams.facts, limit)
         return self.streams.facts[rank, key]
 
@@ -350,13 +339,7 @@ class Wire:
             return len(self._in[rank].waiting.get(topic, ()))
 
     def take(self, rank: int, topic: str, *, limit: float) -> bytes:
-        """The next message of a site on a topic, in the order in which it was sent.
-
-        `limit` is the seconds for which the site, or one that it waits for, may come no further.
-
-        Raises:
-            PeerError: it has not come further in time, or has ended the run.
-        """
+        """The next message of a site on a topic, as it sent them in order; see `wait_for`."""
         self.wait_for(rank, lambda: self.messages(rank, topic) > 0, limit)
         with self._changed:
             stream = self._in[rank]
@@ -390,21 +373,21 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = awaited(self.own, rank, leaving.progress(self._here(), limit))[-1]
+                    culprit = awaited(self.own, rank, meeting.progress(self._here(), limit))[-1]
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
-                    quiet = now - max(leaving.since(self._peers[culprit], limit), began)
+                    quiet = now - max(meeting.since(self.peers[culprit], limit), began)
                     for late, without, most in (
                         (culprit, quiet, limit),
-                        (rank, now - max(self._peers[rank].gained, began), _IDLE * limit),
+                        (rank, now - max(self.peers[rank].gained, began), _IDLE * limit),
                     ):
                         if without > most * (self.grace if late else 1):
                             out = frozenset({*self.left, late})
                             if self.may_leave is None or not self.may_leave(out):
                                 why = self.barred(self.own) or self.barred(late)
-                                view = self._peers[late]
-                                error = leaving.lost(late, self.own, most, self.sites, view, why)
+                                view = self.peers[late]
+                                error = meeting.lost(late, self.own, most, self.sites, view, why)
                                 raise spared(str(error), late) if self.can_spare({late}) else error
                             self._leave(late, self.step + len(self.sites) + 1)
                             break
@@ -427,33 +410,25 @@ class Wire:
             self.step, self.streams.reached = step, max(self.streams.reached, step)
 
     def _here(self) -> dict[int, PeerView]:
-        return {rank: view for rank, view in self._peers.items() if rank not in self.left}
+        return {rank: view for rank, view in self.peers.items() if rank not in self.left}
 
     def _leave(self, rank: int, step: int) -> None:
         """Leave a site out for good, but for its messages that are here; all on the disk."""
         self._journal.sync_received()
-        record = Record(STATED, self.own, 0, f"{leaving.LEFT}{rank}", str(step).encode())
+        record = Record(STATED, self.own, 0, f"{meeting.LEFT}{rank}", str(step).encode())
         with self._disk:
             self._journal.add_sent([record])
         self.streams.stated[record.topic] = str(step)
         self.left = {**self.left, rank: step}  # others read it meanwhile
-        leaving.say_left(self.sites[rank], step)
+        meeting.say_left(self.sites[rank], step)
         self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise why the run ends, if another site has said so.
-
-        Raises:
-            TacitError: of the kind that it reported.
-        """
+        """Raise why the run ends, as the kind of error that another site has reported."""
         self._check_failure()
         for rank, view in self._here().items():
             if (report := view.report_of(self.sites[rank])) is not None:
                 raise spared(report.line, rank) if self.can_spare({rank}) else error_of(report)
-
-    def peers(self) -> Mapping[int, PeerView]:
-        """What is known of every other site, by rank."""
-        return self._peers
 
     def snapshot(self, step: int) -> None:
         """Write down where all streams stand, and the notes, so that a process can go on from here.
@@ -496,10 +471,10 @@ class Wire:
         if ended:
             self.state = "done"
             deadline = time.monotonic() + linger
-            self._wait_while(lambda: leaving.owes(self._out, self._here()), deadline)
+            self._wait_while(lambda: meeting.owes(self._out, self._here()), deadline)
             # Who has not heard that this site is done waits for it: several beats say so.
             until = min(deadline, time.monotonic() + _FAREWELL)
-            self._wait_while(lambda: leaving.untold(self._here().values()), until)
+            self._wait_while(lambda: meeting.untold(self._here().values()), until)
         elif self.report is not None:
             self.state = "failed"
             # Nobody believes why before this site has heard what is to be echoed.
@@ -510,7 +485,7 @@ class Wire:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(5.0)
-        late = {rank for rank, view in self._peers.items() if not view.done}
+        late = {rank for rank, view in self.peers.items() if not view.done}
         try:
             with self._changed:
                 if ended:
@@ -527,7 +502,7 @@ class Wire:
                 if (session := following(late)) is not None:
                     self._journal.begin_anew(session)
                 elif ended:
-                    self._journal.write_session(self._session.model_copy(update={"ended": True}))
+                    self._journal.write_session(self.session.model_copy(update={"ended": True}))
                     self._journal.remove()
                 self._journal.close()
 
@@ -562,7 +537,7 @@ class Wire:
     def _heard_beat(self, frame: Frame) -> None:
         beat = BEAT_FORM.read(frame.body, frame.sender, "beat")
         with self._changed:
-            view, now = self._peers[frame.sender], time.monotonic()
+            view, now = self.peers[frame.sender], time.monotonic()
             here = frame.session == self._digest() != _FORMING
             if view.meets(beat, here):  # a new process, which waits for an answer
                 self._in[frame.sender].told = self._out[frame.sender].asked = -1
@@ -570,10 +545,10 @@ class Wire:
                 raise RefusedError(f"{self.sites[frame.sender]} leaves out a site that is none")
             if beat.echo != self._token:
                 return  # recorded before this process spoke to the other, or not yet an answer
-            nonces = self._session.nonces
+            nonces = self.session.nonces
             if nonces is not None and beat.nonce != nonces[frame.sender]:
                 left = dict(beat.left) if frame.sender == 0 else {}
-                lasts = not self._unbegun or self._session.rejoins is not None
+                lasts = not self._unbegun or self.session.rejoins is not None
                 if self.own in left and lasts:  # the others have met anew without this site
                     self._leave_behind(left[self.own], beat.takes_back, here=True)
                 elif frame.sender in self.left and beat.state == "forming":
@@ -608,15 +583,15 @@ class Wire:
                     self._changed.notify_all()
                     return
             for rank, step in beat.left if frame.sender == 0 else ():
-                if rank == self.own and (here or self._session.rejoins is not None):
+                if rank == self.own and (here or self.session.rejoins is not None):
                     self._leave_behind(step, beat.takes_back, here=here)
-                elif here and rank in self._peers and rank not in self.left:
+                elif here and rank in self.peers and rank not in self.left:
                     self._leave(rank, max(step, self.step + 1))
             self._changed.notify_all()
 
     def _leave_behind(self, step: int, takes_back: bool | None, *, here: bool) -> None:
         """Rank 0 says that this site is left out; see `left_behind`."""
-        error: Exception | None = leaving.left_behind(self.sites[self.own], step, takes_back, here)
+        error: Exception | None = meeting.left_behind(self.sites[self.own], step, takes_back, here)
         if not self._lets_leave:
             name = self.sites[self.own]
             error = PeerError(f"{self.sites[0]} leaves out {name}, which no setting allows")
@@ -627,7 +602,7 @@ class Wire:
         """Whether a frame is one that this site takes now, by its head."""
         if self._publisher is None or self._failure is not None or head.sender in self.left:
             return False
-        if self._session.nonces is None:
+        if self.session.nonces is None:
             return False  # the sender has met all already; it sends this again
         if head.session != self._digest():
             raise RefusedError(f"{self.sites[head.sender]} sent a message of another session")
@@ -649,14 +624,14 @@ class Wire:
         """A piece has come of a frame that a site has begun."""
         with self._changed:
             self._came += 1
-            self._peers[rank].moved = time.monotonic()
+            self.peers[rank].moved = time.monotonic()
 
     def _heard_data(self, frame: Frame) -> None:
         record = Record(RECEIVED, frame.sender, frame.number, frame.topic, frame.body, frame.digest)
         with self._changed:
             if not self._is_taken(frame, cost(record)):
                 return
-            stream, view = self._in[frame.sender], self._peers[frame.sender]
+            stream, view = self._in[frame.sender], self.peers[frame.sender]
             if frame.topic.startswith(FACT_TOPIC):
                 self.streams.check_fact(record, self.sites[record.rank])
             self._journal.add_received(record)
@@ -713,7 +688,7 @@ class Wire:
 
     def _takes(self, rank: int) -> bool:
         """Whether there is a way to a site, which has met this one: it takes no frame before."""
-        met, publisher = self._session.nonces is not None and self._peers[rank].met, self._publisher
+        met, publisher = self.session.nonces is not None and self.peers[rank].met, self._publisher
         return met and publisher is not None and publisher.reaches(rank)
 
     def _keep(self) -> None:
@@ -732,7 +707,7 @@ class Wire:
                 breaks = out.breaks if publisher is None else publisher.breaks(rank)
                 with self._changed:
                     stream.on_disk = max(stream.on_disk, due[rank])
-                    news = stream.told != stream.on_disk or not self._peers[rank].greeted
+                    news = stream.told != stream.on_disk or not self.peers[rank].greeted
                     if out.looked(now, breaks, under_way):
                         self._changed.notify_all()
                 if now - last[rank] > (_LOOK if news else _BEAT):
@@ -742,14 +717,14 @@ class Wire:
 
     def _beat_to(self, rank: int) -> None:
         with self._changed:
-            stream, view, nonces = self._in[rank], self._peers[rank], self._session.nonces
+            stream, view, nonces = self._in[rank], self.peers[rank], self.session.nonces
             self._beats += 1
             beat = Beat(
-                nonce=self._session.nonce,
+                nonce=self.session.nonce,
                 nonce_of_receiver=None if nonces is None else nonces[rank],
                 token=self._token,
                 echo=view.token,
-                start=self._session.starts,
+                start=self.session.starts,
                 counter=self._beats,
                 due=stream.on_disk,
                 again=stream.missing,

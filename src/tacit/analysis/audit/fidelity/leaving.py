@@ -30,7 +30,7 @@ from tacit.analysis.audit.fidelity.finding import Finding
 from tacit.analysis.audit.recorder import ContextFactory, Noised, Pinned, with_noise
 from tacit.analysis.audit.records import other_inputs
 from tacit.analysis.statement import statement_document
-from tacit.communication.peers import Alone
+from tacit.communication.peers import Peers
 from tacit.communication.received import SESSION_ID, Form
 from tacit.config.schema import LEDGER_KEYS
 from tacit.data import Dataset, StackedData
@@ -187,7 +187,7 @@ def _few(test: Dataset | None) -> Dataset | None:
 
 
 @dataclass
-class _Heard(Alone):
+class _Heard(Peers):
     """Nobody, who keeps what other processes would be told but for names of runs drawn anew."""
 
     told: list[tuple[str, str]] = field(default_factory=list)

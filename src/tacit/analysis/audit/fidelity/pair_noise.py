@@ -26,7 +26,7 @@ from tacit.analysis.audit.colluders import drawn_pairs
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding, finding
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
 from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
-from tacit.communication.peers import Alone
+from tacit.communication.peers import ALONE
 from tacit.config.schema import LEDGER_KEYS
 from tacit.privacy.noise.pairwise import LEAST_POINTS
 from tacit.training import budget
@@ -215,7 +215,7 @@ def keys_finding(job: Job) -> Finding:
     """
     seedless = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
     plan = replace(job.plan, config=job.plan.config.with_keys(privacy=seedless))
-    starts = [budget.pair_keys(plan, job.placement, Alone()) for _ in range(2)]
+    starts = [budget.pair_keys(plan, job.placement, ALONE) for _ in range(2)]
     drawn = []
     for keys in starts:
         assert keys is not None
