@@ -73,6 +73,8 @@ Page = Annotated[
     Path | None, Option("--page", metavar="HTML", help="Write it as a page to a new file, too.")
 ]
 
+PREPARING = "preparing data, model and noise for every node's budget"
+
 
 @contextmanager
 def waiting(what: str, *, hidden: bool) -> Iterator[None]:

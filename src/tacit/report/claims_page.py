@@ -19,7 +19,6 @@ from tacit.report.charts import (
     Chart,
     Drawing,
     base_layout,
-    changed,
     scatter,
 )
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, lower_words, size_note
@@ -157,11 +156,8 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             "tickvals": numbers,
             "ticktext": labels,
         }
-        layout = base_layout(
-            Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
-        )
-        layout = changed(layout, hovermode="closest")
-        figure = Drawing(traces, layout)
+        x, y = Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
+        figure = Drawing(traces, base_layout(x, y, hovermode="closest"))
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",

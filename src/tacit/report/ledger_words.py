@@ -36,7 +36,7 @@ def ledger_blocks(document: LedgerReport) -> list[Block]:
     return [
         *blocks,
         *(Text(f"trust model {name}: {TRUST_MODELS[observer(name)]}") for name in models),
-        *(Text(line) for line in _whom(document)),
+        *map(Text, _whom(document)),
         *(Text(line, style="dim") for line in _lines(document)),
         Text(
             "Spent is certified for all runs together, recomputed from the file. Left is the plain "
@@ -118,6 +118,5 @@ def _words_of(document: LedgerReport, run: str) -> list[str]:
         if release.run == run
     }
     mechanisms = _mechanisms(document)
-    words = [mechanisms[place].explain(number_text) for place in used]
-    kinds = sorted(set(words))
+    kinds = sorted({mechanisms[place].explain(number_text) for place in used})
     return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]

@@ -11,7 +11,7 @@ import tomli_w
 
 from tacit.analysis.recommend.search import Recommendation
 from tacit.errors import InputError
-from tacit.report.recommend_words import about
+from tacit.report.plan_page import about
 from tacit.training.recommend.choices import Proposal
 
 _WIDTH = 100
