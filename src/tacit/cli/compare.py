@@ -20,7 +20,6 @@ from tacit.cli.options import (
     check_new,
     waiting,
     write_new,
-    write_page,
 )
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError, optional
@@ -124,7 +123,7 @@ def compare(
             kind = cast(Literal["pdf", "png", "svg"], picture.suffix[1:])
             write_new("--picture", picture, pictures.written(whole, title, kind))
     if page is not None:
-        write_page(page, html)
+        write_new("--page", page, html.encode())
     if as_json:
         typer.echo(dump(found, {"out": str(folder)}))
     else:

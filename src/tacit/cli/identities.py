@@ -105,7 +105,7 @@ def show_site(folder: _Own = None, as_json: Json = False) -> None:
     asked = asked_for(home)
     fingerprint = key_fingerprint(asked.key)
     values = {"folder": str(home), "name": asked.name, "role": asked.role}
-    values |= {"fingerprint": fingerprint}
+    values["fingerprint"] = fingerprint
     site = load_site(home) if has_joined(home) else None
     if as_json and site is not None:
         _print_json(site.bundle, values)
@@ -196,8 +196,8 @@ def _own_folder(folder: Path | None) -> Path:
 
     if folder is not None:
         return folder
-    found = [path.parent for path in sorted(Path().glob(f"*/{REQUEST_FILE}"))]
-    found = [path for path in found if (path / KEY_FILE).exists()]
+    requests = sorted(Path().glob(f"*/{REQUEST_FILE}"))
+    found = [path.parent for path in requests if (path.parent / KEY_FILE).exists()]
     if len(found) != 1:
         names = ", ".join(map(str, found[:10])) or None
         raise InputError("--folder", names, "name one site folder, which `tacit site create` made")
@@ -235,9 +235,8 @@ def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> 
         for member in bundle.members
     ]
     terminal([Table(columns, rows, left=columns)])
-    typer.echo(
-        f"fingerprint of the consortium: {_grouped(bundle.consortium)}, issue {bundle.issue}"
-    )
+    own = _grouped(bundle.consortium)
+    typer.echo(f"fingerprint of the consortium: {own}, issue {bundle.issue}")
 
 
 def _print_json(bundle: Bundle, more: Mapping[str, object]) -> None:

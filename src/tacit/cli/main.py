@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer import Argument, Option
@@ -52,9 +52,6 @@ from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
 from tacit.cli.train import train
 from tacit.cli.watch import watch
 from tacit.errors import InputError, TacitError, is_meant, public_line
-
-if TYPE_CHECKING:
-    from tacit.config import Config
 
 app = typer.Typer(
     name="tacit",
@@ -153,13 +150,17 @@ def plan(
     if extra and not optimise:
         raise InputError(extra[0], asked[extra[0]], "goes with --optimise")
     if optimise:
-        options = {
-            "batch": batch,
-            "clip": clip,
-            "constants": dict(map(_constant, constant or ())),
-            "source": "train" if private_constants else "test",
-        }
-        _optimise(config, options, page, as_json)
+        from tacit.analysis.optimise import OptimiseOptions
+        from tacit.analysis.optimise import optimise as optimised
+        from tacit.report.documents.base import plain_json
+        from tacit.report.optimise_page import optimise_blocks
+
+        constants = dict(map(_constant, constant or ()))
+        source = "train" if private_constants else "test"
+        with kept(ANEW), waiting(PREPARING, hidden=as_json):
+            options = OptimiseOptions(batch=batch, clip=clip, constants=constants, source=source)
+            found = optimised(config, options)
+        show_document(found, optimise_blocks(plain_json(found)), page, as_json=as_json)
         return
     group = process_group(config, allow_insecure_network=allow_insecure_network)
     with kept(ANEW), group as cluster:
@@ -199,16 +200,6 @@ def _constant(text: str) -> tuple[str, float]:
     except ValueError:
         expected = "must read NAME=NUMBER" if equals else "must read NAME=VALUE"
         raise InputError("--constant", text, expected) from None
-
-
-def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
-    from tacit.analysis.optimise import OptimiseOptions, optimise
-    from tacit.report.documents.base import plain_json
-    from tacit.report.optimise_page import optimise_blocks
-
-    with kept(ANEW), waiting(PREPARING, hidden=as_json):
-        document = optimise(config, OptimiseOptions(**options))
-    show_document(document, optimise_blocks(plain_json(document)), page, as_json=as_json)
 
 
 @app.command()
@@ -432,10 +423,7 @@ def _usage(error: Any) -> str:
 
 
 def _no_room(error: OSError) -> None:
-    """End with one line if the disk is full, and the file that did not fit is no part of a run.
-
-    Often that is standard output.
-    """
+    """End with one line if the disk is full, and what did not fit is no part of a run."""
     from tacit.base.private_files import lacks_room
 
     if not lacks_room(error):

@@ -140,16 +140,11 @@ def show_document(
     from tacit.report.terminal import terminal
 
     if page is not None:
-        write_page(page, html(blocks))
+        write_new("--page", page, html(blocks).encode())
     if as_json:
         typer.echo(json.dumps(plain_json(document), indent=indent, allow_nan=False))
     else:
         terminal(blocks)
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page to a new file; errors are those of `write_new`."""
-    write_new("--page", path, html.encode())
 
 
 def check_new(flag: str, path: Path) -> None:
