@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import sys
 import warnings
@@ -28,7 +27,6 @@ from tacit.base.version import __version__
 from tacit.cli.compare import compare, tune
 from tacit.cli.identities import consortium_app, site_app
 from tacit.cli.init import check, init
-from tacit.cli.launch import launch, relay
 from tacit.cli.logs import log_error, log_lines
 from tacit.cli.options import (
     PREPARING,
@@ -49,8 +47,8 @@ from tacit.cli.options import (
 from tacit.cli.predict import export, predict
 from tacit.cli.privacy import privacy_app
 from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
-from tacit.cli.train import train
-from tacit.cli.watch import watch
+from tacit.cli.train import launch, train
+from tacit.cli.watch import relay, watch
 from tacit.errors import InputError, TacitError, is_meant, public_line
 
 app = typer.Typer(
@@ -155,10 +153,13 @@ def plan(
         from tacit.report.documents.base import plain_json
         from tacit.report.optimise_page import optimise_blocks
 
-        constants = dict(map(_constant, constant or ()))
-        source = "train" if private_constants else "test"
+        options = OptimiseOptions(
+            batch=batch,
+            clip=clip,
+            constants=dict(map(_constant, constant or ())),
+            source="train" if private_constants else "test",
+        )
         with kept(ANEW), waiting(PREPARING, hidden=as_json):
-            options = OptimiseOptions(batch=batch, clip=clip, constants=constants, source=source)
             found = optimised(config, options)
         show_document(found, optimise_blocks(plain_json(found)), page, as_json=as_json)
         return
@@ -253,15 +254,14 @@ def audit(
     from tacit.analysis.settings.processes import opened_executor
     from tacit.config import load_config
     from tacit.report.audit_words import audit_blocks
-    from tacit.report.documents.base import dump
+    from tacit.report.view import Text
 
     if planted is not None:
         found = auditing.audit_deployed(
             file, planted, confidence=confidence, delta=delta, trust=trust
         )
-        lines = [dump(found)] if as_json else None
-        for line in lines or auditing.deployed_lines(found):
-            typer.echo(line)
+        lines = (Text(line, unbroken=True) for line in auditing.deployed_lines(found))
+        show_document(found, list(lines), as_json=as_json)
         if found.defect:
             raise typer.Exit(1)
         return
@@ -316,7 +316,6 @@ def evaluate(
 ) -> None:
     """Score the consensus model of a run on test records, or on private ones at home."""
     from tacit.analysis.score import evaluate_privately, evaluate_run
-    from tacit.report.documents.base import plain_json
     from tacit.report.view import Text
 
     if private:
@@ -327,10 +326,7 @@ def evaluate(
     if by is not None:
         raise InputError("--by", by, "is for private records: add --private")
     score = evaluate_run(run, data, data_dir, trust=trust)
-    if as_json:
-        typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
-        return
-    typer.echo(score.describe())
+    show_document(asdict(score), [Text(score.describe(), unbroken=True)], as_json=as_json)
 
 
 @app.command()

@@ -120,10 +120,15 @@ def command_group(name: str, about: str) -> typer.Typer:
     )
 
 
+def show_lines(document: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a document as JSON, or what people are told of it."""
+    typer.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines))
+
+
 def print_written(paths: Iterable[Path], as_json: bool) -> None:
     """Print which files were written, a line each or as one JSON object."""
     written = [str(path) for path in paths]
-    typer.echo(json.dumps({"written": written}, indent=2) if as_json else "\n".join(written))
+    show_lines({"written": written}, written, as_json=as_json)
 
 
 def show_document(

@@ -73,7 +73,12 @@ def predict(
             try:
                 said = predictor.predict(part, "standard input" if path is None else name)
             except RecordsError as error:
-                raise _among_all(error, first, count) from None
+                if first and error.wrong is not None:  # a row's number is that among all
+                    row = first + int(error.wrong.argmax()) + 1
+                    wrong = f"{int(error.wrong.sum()):,} of rows {first + 1:,} to {first + count:,}"
+                    found = f"{wrong} (the first is row {row:,})"
+                    error = RecordsError(error.where, found, error.expected)
+                raise error from None
             if place == 0:
                 for column in kept:
                     if column in said or column not in part:
@@ -114,15 +119,6 @@ def _plain(column: Column) -> list[str | None]:
 
     texts: list[str | None] = column.values.to_pylist() if is_text(column.values.type) else []
     return texts or column.texts()
-
-
-def _among_all(error: RecordsError, first: int, count: int) -> RecordsError:
-    """The same error of some records that follow `first` others."""
-    if first == 0 or error.wrong is None:
-        return error
-    row = first + int(error.wrong.argmax()) + 1
-    found = f"{int(error.wrong.sum()):,} of rows {first + 1:,} to {first + count:,}"
-    return RecordsError(error.where, f"{found} (the first is row {row:,})", error.expected)
 
 
 class To(StrEnum):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from tacit.cli.options import (
@@ -23,6 +21,7 @@ from tacit.cli.options import (
     command_group,
     print_written,
     show_document,
+    show_lines,
     waiting,
     write_new,
 )
@@ -241,13 +240,10 @@ def verify(
     if not signed:
         expected = "must be signed: no FILE.NAME.signature lies beside it"
         raise InputError("signature", str(file), expected)
-    if as_json:
-        signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
-        missing = [name for name, one in found.items() if one is None]
-        typer.echo(json.dumps({"signed": signers, "not_signed": missing}, indent=2))
-        return
-    for name, told in words.items():
-        typer.echo(f"{file}: {name}: {told}")
+    signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
+    missing = [name for name, one in found.items() if one is None]
+    lines = (f"{file}: {name}: {told}" for name, told in words.items())
+    show_lines({"signed": signers, "not_signed": missing}, lines, as_json=as_json)
 
 
 def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
@@ -275,21 +271,20 @@ def check(
 ) -> None:
     """Recompute every epsilon of a statement from the file alone."""
     from tacit.analysis.statement import check_statement
-    from tacit.report.documents.base import dump
+    from tacit.report.documents.base import plain_json
     from tacit.report.wording import count_text
 
     confirmed = check_statement(file, ledger)
-    if as_json:
-        typer.echo(dump(confirmed))
-        return
     most, trust_model = confirmed.colluding, confirmed.trust_model
     collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
     if trust_model == "secure-sum":
         collude += ", those of the server's process included,"
-    typer.echo(f"{file}: every epsilon in it is confirmed")
-    typer.echo(f"{file}: under the trust model {trust_model}, {collude} may collude")
-    typer.echo(f"{file}: epsilon protects {confirmed.unit.meaning}")
-    for path in confirmed.ledgers or ():
-        typer.echo(f"{path}: contains what the statement saw of it")
-    for name in confirmed.audit_alarms:
-        typer.echo(f"{file}: AUDIT ALARM, do not rely on these figures: {name}")
+    alarm = "AUDIT ALARM, do not rely on these figures"
+    lines = (
+        f"{file}: every epsilon in it is confirmed",
+        f"{file}: under the trust model {trust_model}, {collude} may collude",
+        f"{file}: epsilon protects {confirmed.unit.meaning}",
+        *(f"{path}: contains what the statement saw of it" for path in confirmed.ledgers or ()),
+        *(f"{file}: {alarm}: {name}" for name in confirmed.audit_alarms),
+    )
+    show_lines(plain_json(confirmed), lines, as_json=as_json)

@@ -1,10 +1,11 @@
-"""The command `tacit train`, and what a service that starts it has to know of its run.
+"""The commands `tacit train` and `tacit launch`, and what a service has to know of its run.
 
 A service gives one command line, the first time and every time after.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from tacit.config import Config
     from tacit.training.hooks import Progress
     from tacit.training.run_folder.result import Result
+
+# Beside [train].timeout, within which the processes notice by themselves: to say so and to end.
+_TO_END = 15.0
 
 
 def train(
@@ -140,6 +144,50 @@ def train(
         closing_line(result, rank, rank == 0 and goes_on and not made)
     if rank == 0:
         _print_result(destination, quiet, as_json, result.notes)
+
+
+def launch(
+    file: File,
+    processes: Annotated[int, Option(help="How many to start; each hosts some of the nodes.")],
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    restarts: Annotated[
+        int, Option(help="Start all again so often if a process is lost (--out).")
+    ] = 0,
+    log_format: LogLines = LogFormat.PLAIN,
+) -> None:
+    """Train in several processes on this machine; the same run as of `tacit train`."""
+    check_files(file, set_ or ())
+    from tacit.communication.cluster.launch import launch as launch_processes
+    from tacit.config import load_config
+
+    config = load_config(file, overrides=set_ or ())
+    if not 1 <= processes <= config.nodes.count:
+        raise InputError(
+            "--processes",
+            processes,
+            f"must be a whole number from 1 to {config.nodes.count}, the number of nodes",
+        )
+    flags = {"--resume": resume, "--quiet": quiet, "--json": as_json}
+    overrides = [word for value in set_ or () for word in ("--set", value)]
+    logs = ["--log-format", log_format.value] if as_json_lines() else []
+    code = launch_processes(
+        [*(name for name, given in flags.items() if given), *logs, *overrides, "--", str(file)],
+        processes,
+        out=out,
+        restarts=restarts,
+        patience=config.train.timeout + _TO_END,
+        say=_log if as_json_lines() else None,
+    )
+    if code:
+        raise typer.Exit(code)
+
+
+def _log(line: str) -> None:
+    say(line.removeprefix("tacit: "), logging.ERROR)
 
 
 def _print_result(
@@ -249,10 +297,7 @@ def ends_alone(out: Path) -> bool:
 
 
 def _lie_all(out: Path) -> bool:
-    """Whether the models and the results of all processes, and of the run, lie in this folder.
-
-    They do on one machine.
-    """
+    """Whether all models and results lie in this folder, as they do on one machine."""
     from tacit.report.documents.run import read_result
     from tacit.training.run_folder.folder import NODES, RESULT
 

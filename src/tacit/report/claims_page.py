@@ -127,7 +127,7 @@ def _reading(row: Row) -> str:
 def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     """Claimed, certified and proved epsilon of the rows that have any, on a logarithmic axis."""
     numbered = list(enumerate(rows, start=1))
-    drawn = [pair for pair in numbered if any(_positive(pair[1][key]) for key, *_ in _SERIES)]
+    drawn = [pair for pair in numbered if any(_place(pair[1][key]) for key, *_ in _SERIES)]
     shown = [row for _, row in drawn]
     figure = None
     if shown:
@@ -147,7 +147,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
                 hovertemplate="%{customdata}",
             )
             for key, name, colour, symbol in _SERIES
-            if any(_positive(row[key]) for row in shown)
+            if any(_place(row[key]) for row in shown)
         ]
         settings: dict[str, object] = {
             "autorange": "reversed",
@@ -190,7 +190,3 @@ def _ticks(rows: Sequence[Row]) -> dict[str, object]:
     if max(places) == _EDGE:
         marks[_EDGE] = "more"
     return {"tickmode": "array", "tickvals": list(marks), "ticktext": list(marks.values())}
-
-
-def _positive(value: float | None) -> bool:
-    return value is not None and value > 0

@@ -73,9 +73,17 @@ def optimise_blocks(document: Mapping[str, Any]) -> list[Block]:
         *([Text(private, style="bold red", only="terminal")] if warning else []),
         sheet(_choices_table(whole, document), "The choices"),
         *(
-            replace(_grid_table(f"best of each {key}", rows), only="terminal")
-            for key, rows in (("batch", document["batches"]), ("clip", document["clips"]))
-            if rows
+            replace(
+                _runs_table(
+                    f"best of each {key}",
+                    "batch",
+                    [(str(run["batch"]), run) for run in runs],
+                    *("clip", "steps", "noise_multiplier", "record_gradients"),
+                ),
+                only="terminal",
+            )
+            for key, runs in (("batch", document["batches"]), ("clip", document["clips"]))
+            if runs
         ),
         sheet(_purchases_table(document["purchases"])),
         *listed("Advice", document["advice"], lead="advice: "),
@@ -303,13 +311,6 @@ def _choices_table(title: str, document: Row) -> Table:
     runs = [(name, run) for name, run in choices if run is not None]
     table = _runs_table(title, "choice", runs, "steps", "batch", "clip", "noise_std")
     return replace(table, strong={len(runs) - 1})
-
-
-def _grid_table(title: str, runs: Sequence[Row]) -> Table:
-    """The best run of each batch or clip that was tried."""
-    named = [(str(run["batch"]), run) for run in runs]
-    keys = ("clip", "steps", "noise_multiplier", "record_gradients")
-    return _runs_table(title, "batch", named, *keys)
 
 
 def _purchases_table(runs: Sequence[Row]) -> Table:
