@@ -129,7 +129,11 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     numbered = list(enumerate(rows, start=1))
     drawn = [pair for pair in numbered if any(_place(pair[1][key]) for key, *_ in _SERIES)]
     shown = [row for _, row in drawn]
-    figure = None
+    figure, edge = None, ""
+    if any(_place(row[key]) == _EDGE for row in shown for key, *_ in _SERIES):
+        edge = (
+            f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
+        )
     if shown:
         numbers = [str(number) for number, _ in drawn]
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
@@ -162,7 +166,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim left of what is proved (upward triangle) is too small; one right of what "
-        f"is certified (downward triangle) holds.{_edge_note(shown)}",
+        f"is certified (downward triangle) holds.{edge}",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
         height=70 + _ROW_HEIGHT * len(shown),
@@ -174,12 +178,6 @@ def _place(value: float | None) -> float | None:
     if value is None or value <= 0:
         return None
     return value if value <= MOST_SHOWN else _EDGE
-
-
-def _edge_note(rows: Sequence[Row]) -> str:
-    if not any(_place(row[key]) == _EDGE for row in rows for key, *_ in _SERIES):
-        return ""
-    return f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
 
 
 def _ticks(rows: Sequence[Row]) -> dict[str, object]:

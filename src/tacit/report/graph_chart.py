@@ -85,31 +85,25 @@ def graph_chart(topology: CommunicationGraph, nodes: int) -> Chart:
         figure, absent = None, "The graph has no edges: nodes send nothing to each other."
     else:
         figure, absent = _graph_figure(topology, union, size, nodes), ""
+    drawn = "Each line joins two nodes that exchange messages"
+    if topology.directed:
+        drawn = "Each arrow is a message from its tail to its head"
+    period, turns = len(topology.edges), ", at every step"
+    if period > len(_COLOURS):
+        turns = f"; the {period} graphs of the period are drawn on top of each other"
+    elif period > 1:
+        turns = (
+            f"; the {period} graphs of the period take turns, each with a colour and a kind of "
+            "line of its own"
+        )
     return Chart(
         key="graph",
         title="Who talks to whom",
-        caption=f"{_colour_sentence(topology)} {degrees}",
+        caption=f"{drawn}{turns}. {degrees}",
         figure=figure,
         absent=absent,
         height=GRAPH_HEIGHT,
     )
-
-
-def _colour_sentence(topology: CommunicationGraph) -> str:
-    drawn = (
-        "Each arrow is a message from its tail to its head"
-        if topology.directed
-        else ("Each line joins two nodes that exchange messages")
-    )
-    period = len(topology.edges)
-    if period <= 1:
-        return f"{drawn}, at every step."
-    if period <= len(_COLOURS):
-        return (
-            f"{drawn}; the {period} graphs of the period take turns, each with a colour and a kind "
-            "of line of its own."
-        )
-    return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
 def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Drawing:

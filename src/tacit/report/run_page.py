@@ -114,7 +114,7 @@ def run_page(run: RecordedRun) -> str:
         *_claim_section(result),
         Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
         *(Titled(title, charts, "charts") for title, charts in run_charts(run)),
-        Titled("The run", [Pairs([*_facts(result), *_noise_facts(run)])], "card"),
+        Titled("The run", [Pairs(_facts(run))], "card"),
         Titled(
             "Details",
             [
@@ -307,8 +307,9 @@ def _comparison(result: ResultDocument) -> str:
     return f"{numbers}: what is proved is no weaker than the claim."
 
 
-def _facts(result: ResultDocument) -> list[tuple[str, str]]:
+def _facts(run: RecordedRun) -> list[tuple[str, str]]:
     """List the settings and outcomes that have no place elsewhere."""
+    result = run.result
     topology, named = result.topology, result.task.features
     direction = "directed" if topology.directed else "undirected"
     turns = f", {topology.period} graphs in turn" if topology.period > 1 else ""
@@ -333,14 +334,15 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Accounting", result.accounting),
         ("Relation", result.relation or NOTHING),
         ("Trust model", result.trust_model or NOTHING),
+        ("Noise", _noise_text(run)),
     ]
 
 
-def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
+def _noise_text(run: RecordedRun) -> str:
     """The noise that was added, of which there is a chart only where it changes."""
     known = [line.noise_std for line in run.measurements if line.noise_std is not None]
     if not known:
-        return [("Noise", "none was added, or its level was not recorded")]
+        return "none was added, or its level was not recorded"
     norm = number_text(known[-1] * math.sqrt(run.result.parameters))
     told = (
         f"{range_text(known[0], known[-1])} in one coordinate of a mean gradient, about {norm} "
@@ -350,7 +352,7 @@ def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
     if trust is not None and trust.deviation:
         ratio = trust.deviation / math.sqrt(math.fsum(own**2 for own in trust.own) / len(trust.own))
         told += f"; the noise of a pair is {number_text(ratio)} times that, and cancels in the mean"
-    return [("Noise", told)]
+    return told
 
 
 def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:

@@ -157,33 +157,25 @@ class PlantedAuditDocument(Document):
 
 
 class AuditDocument(Document):
-    """What an audit found; all epsilons are at `delta`, and verdicts are one line.
+    """What an audit found, at one `delta`; docs/how-to/audit.md has the keys one by one.
 
     Args:
-        claim_verdict: of the published formula.
         defect: whether what runs is not what was certified: an alarm, but for `alarm_rate`.
-        alarms: the names of `failures`.
         alarm_rate: the chance, at most, that all tests and attacks together accuse a correct
             program.
-        failures: each test that failed, and each attack that accuses, and what it saw.
         audited_epsilon: the largest lower bound: with `confidence`, epsilon is at least this.
         certified_epsilon: the upper bound that the plan's mechanism has. Where noise of pairs
             cancels, against `colluding` nodes.
-        claimed_epsilon: by the paper's formula; null without a claim.
         smallest_excess: the epsilon from which weaker noise would have been found, with the chance
             `power`; null if no test says so.
-        power: the chance with which what a test says it finds is found.
         confidence: that all bounds hold together, if repetitions are independent.
         certified_violated: whether a lower bound lies above the certificate, at any delta, at
             `confidence`. Of a correct program that happens in a share 1 - `confidence` of all
             audits, at most.
         claim_violated: whether more was extracted than the paper claims; null: no claim, or it is
             not judged.
-        mechanism: what was attacked, in one line.
-        trust_model: of the plan's guarantee.
-        colluding: how many nodes pooled what they know in all attacks; null where no noise of pairs
-            cancels.
-        tolerated: how many the plan's guarantee is about; likewise.
+        colluding: how many nodes pooled what they know in all attacks, and `tolerated`, how many
+            the plan's guarantee is about; null where no noise of pairs cancels.
         guaranteed_epsilon: the upper bound against so many; likewise.
         nodes: those that were attacked: all that share the mechanism of the most exposed one.
     """
