@@ -22,7 +22,7 @@ from tacit.config import StatementSection, load_config
 from tacit.errors import InputError
 from tacit.privacy import Gaussian, SampledGaussian, epsilon
 from tacit.privacy.accounting.curve import curve_points, gaussian_mu, least_misses
-from tacit.report.registry import registry_record
+from tacit.report.statement_words import registry_record
 from tacit.report.wording import guess_bound
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare

@@ -12,15 +12,14 @@ import typer
 from typer.main import get_command
 
 from experiments import write_experiment
-from tacit.cli import launch as cli_launch
-from tacit.cli import main as cli
+from tacit.cli import train as cli
 from tacit.errors import InputError
 
 
 def call(*arguments):
     """The command alone; gives its exit code."""
     app = typer.Typer()
-    app.command()(cli_launch.launch)
+    app.command()(cli.launch)
     command = get_command(app)
     words = list(map(str, arguments))
     try:
@@ -63,7 +62,7 @@ def test_everything_else_is_handed_on(tmp_path, calls):
 
 
 def test_every_option_of_train_is_there():
-    ours, theirs = (inspect.signature(one).parameters for one in (cli_launch.launch, cli.train))
+    ours, theirs = (inspect.signature(one).parameters for one in (cli.launch, cli.train))
     # All stays on the loopback address; a site is started by itself; --restarts goes on.
     needless = {"allow_insecure_network", "site", "resume_if_there"}
     assert theirs.keys() - needless <= ours.keys()

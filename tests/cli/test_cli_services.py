@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from experiments import strict_json, tacit, tree, write_experiment
-from tacit.cli.services import own_rank, was_done
+from tacit.cli.train import own_rank, was_done
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.sites import session_folder
 from tacit.config import load_config
@@ -156,7 +156,7 @@ def test_a_site_that_owes_others_messages_is_not_done(file, tmp_path):
     run, config = tmp_path / "run", load_config(file)
     assert tacit("train", file, "--out", run / "rank-0002", "--quiet").code == 0
     site = tmp_path / "site"
-    with patch("tacit.cli.services.own_rank", return_value=2):
+    with patch("tacit.cli.train.own_rank", return_value=2):
         assert was_done(run, config, site)
         journal = Journal(session_folder(run, 2))
         journal.write_session(Session(secret="ab" * 32, nonce="cd" * 16), is_new=True)

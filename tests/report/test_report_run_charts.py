@@ -1,8 +1,8 @@
 from dataclasses import replace
 
+from tacit.report.charts import keys
 from tacit.report.documents.metrics import Spread
 from tacit.report.documents.run import read_run_folder
-from tacit.report.legend import keys
 from tacit.report.run_charts import run_charts, thinned
 from web_pages import drawn
 

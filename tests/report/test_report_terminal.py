@@ -7,38 +7,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.table import Table
 
 from experiments import tacit, write_experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.report import view
-from tacit.report.terminal import print_table, terminal
-from tacit.report.terminal import table_of as right_table
+from tacit.report.terminal import terminal
 
 WIDTHS = (60, 80, 100, 200)
 
 
 def printed(table, width):
     out = StringIO()
-    print_table(Console(file=out, width=width), table)
+    terminal([table], Console(file=out, width=width))
     return out.getvalue()
 
 
 def table_of(headings, rows):
-    table = Table(title="all of it")
-    for heading in headings:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return view.Table(headings, rows, title="all of it", left=headings)
 
 
 def test_a_table_that_fits_is_a_table_and_one_that_does_not_is_cards():
     prose = "PrivSGP with a falling clipping bound and a growing budget a step"
     table = table_of(["name", "private", "what it is"], [["dyn-d2p", "yes", prose]])
     wide, narrow = printed(table, 100), printed(table, 40)
-    assert "┃" in wide
-    assert re.search(r"dyn-d2p +│ yes +│ PrivSGP with", wide)
+    assert "───" in wide
+    assert re.search(r"dyn-d2p +yes +PrivSGP with", wide)
     assert narrow.splitlines() == [
         "all of it",
         "dyn-d2p",
@@ -75,16 +68,7 @@ def test_no_figure_of_many_columns_loses_a_digit():
     headings += ["share of noise", "budget", "rate", "records", "certified epsilon"]
     row = ["1-3", "2.996", "1.791", "0.004984", "25.0%", "25.0%", "(3, 1e-4)", "1", "359", "2.99"]
     for width in range(60, 140):
-        assert "2.99" in printed(right_table(headings, [row], right=headings), width).split()
-
-
-def test_a_table_without_a_box_has_the_room_of_its_lines():
-    words = ["north", "connected", "4"]
-    table = Table(*words, box=None, pad_edge=False)
-    table.add_row(*words)
-    whole = sum(map(len, words)) + 2 * len(words)
-    assert printed(table, whole).splitlines()[0].split() == words
-    assert printed(table, whole - 1).splitlines()[0].split() == words[:1]  # a card
+        assert "2.99" in printed(view.Table(headings, [row]), width).split()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -68,9 +68,8 @@ from tacit.report.documents.run import LET_IT_END, NOT_THERE, OWN_LEDGER, Result
 from tacit.report.documents.trust import TrustTerms
 from tacit.report.documents.tune import TrialMark
 from tacit.report.documents.unit import RECORD, UnitTerms
-from tacit.report.nist import nist_answers
-from tacit.report.registry import registry_record
 from tacit.report.statement_page import statement_page
+from tacit.report.statement_words import nist_answers, registry_record
 from tacit.report.trust_words import (
     COUNTING_ON_OTHERS,
     TRUST_MODELS,

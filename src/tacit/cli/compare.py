@@ -1,15 +1,17 @@
-"""The command `tacit compare`: parses, calls, prints; decides nothing."""
+"""The commands `tacit compare` and `tacit tune`, of many runs."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from tacit.cli.options import (
+    File,
     Json,
     Page,
     Set,
@@ -18,12 +20,15 @@ from tacit.cli.options import (
     check_new,
     waiting,
     write_new,
-    write_page,
 )
 from tacit.cli.signals import kept, stop_signals
 from tacit.errors import InputError, optional
 
-_KEPT = "what ran is kept: the same command goes on"
+if TYPE_CHECKING:
+    from tacit.analysis.settings.processes import Outcome, WantedRun
+
+_RUNS_KEPT = "what ran is kept: the same command goes on"
+_TRIALS_KEPT = "trials that have ended are kept: the same command with --resume goes on"
 
 
 def compare(
@@ -72,9 +77,7 @@ def compare(
     from tacit.report.documents.base import dump, plain_json
     from tacit.report.terminal import terminal
 
-    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        expected = "a comparison runs in one process, which holds all records"
-        raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], expected)
+    _refuse_processes("a comparison runs in one process, which holds all records")
     for name, value in (("--jobs", jobs), ("--seeds", seeds)):
         if value is not None and not 1 <= value <= 1000:
             raise InputError(name, value, "must be a whole number from 1 to 1000")
@@ -87,16 +90,18 @@ def compare(
         optional("matplotlib")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
     with (
-        kept(_KEPT),
+        kept(_RUNS_KEPT),
         opened_executor(executor) as workers,
         stop_signals() as asked_to_stop,
         watching(asked_to_stop, hidden=as_json) as monitor,
     ):
-        folder = open_folder(out or _folder(files, quick))
+        more = f"-and-{len(files) - 1}-more" if len(files) > 1 else ""
+        name = f"compare-{files[0].stem}{more}{'-quick' if quick else ''}"
+        folder = open_folder(out or Path("runs") / name)
         gathered = gather(figure, folder, jobs=jobs, executor=workers, monitor=monitor)
     if asked_to_stop():
-        typer.echo(f"stopped: {_KEPT}", err=True)
-    with kept(_KEPT), waiting("bounding what all runs cost together", hidden=as_json):
+        typer.echo(f"stopped: {_RUNS_KEPT}", err=True)
+    with kept(_RUNS_KEPT), waiting("bounding what all runs cost together", hidden=as_json):
         found = figure_document(gathered)
     document = plain_json(found)
     html = compare_page(document)
@@ -118,7 +123,7 @@ def compare(
             kind = cast(Literal["pdf", "png", "svg"], picture.suffix[1:])
             write_new("--picture", picture, pictures.written(whole, title, kind))
     if page is not None:
-        write_page(page, html)
+        write_new("--page", page, html.encode())
     if as_json:
         typer.echo(dump(found, {"out": str(folder)}))
     else:
@@ -130,6 +135,77 @@ def compare(
         raise typer.Exit(code)
 
 
-def _folder(files: list[Path], quick: bool) -> Path:
-    more = f"-and-{len(files) - 1}-more" if len(files) > 1 else ""
-    return Path("runs") / f"compare-{files[0].stem}{more}{'-quick' if quick else ''}"
+def tune(
+    file: File,
+    set_: Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder of the search to make; default: runs/tune-NAME."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the search in --out; nothing runs twice.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what every trial and all may cost; run nothing.")
+    ] = False,
+    executor: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Search settings under one privacy budget that covers the choosing.
+
+    FILE has a section [tune]: which settings, by which score, and how choosing is paid for.
+    """
+    check_files(file, set_ or ())
+    from tacit.analysis.settings.processes import Monitor, opened_executor
+    from tacit.analysis.tune.costs import plan_search
+    from tacit.analysis.tune.search import load_search
+    from tacit.analysis.tune.trials import SearchFolder, refuse_workers
+    from tacit.analysis.tune.winner import run_search
+    from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
+    from tacit.report.documents.base import dump
+    from tacit.report.terminal import terminal
+
+    _refuse_processes("a search runs in one process")
+    if plan and resume:
+        raise InputError("--resume", True, "goes without --plan")
+    search = load_search(file, set_ or ())
+    refuse_workers(search, executor)
+    target = Path("runs") / f"tune-{file.stem}" if out is None else out
+    digest = search.digest()
+    known = None if plan else SearchFolder.known(target, digest, resume=resume)
+    with waiting("preparing every setting, and the noise of all trials", hidden=as_json):
+        planned = plan_search(search, None if known is None else known.epsilon or None)
+    if not as_json:
+        terminal(plan_blocks(plan_document(planned)))
+    if plan:
+        if as_json:
+            typer.echo(dump(plan_document(planned)))
+        return
+    with (
+        kept(_TRIALS_KEPT),
+        opened_executor(executor) as workers,
+        SearchFolder.begin(target, digest, planned.epsilon) as folder,
+        stop_signals(hidden=as_json) as asked_to_stop,
+    ):
+        monitor = Monitor(should_stop=asked_to_stop, done=_say_lost)
+        if not as_json:
+            monitor = replace(monitor, start=lambda trial: typer.echo(trial.name, err=True))
+        document = run_search(planned, folder, monitor, workers)
+    if document is None:
+        typer.echo(f"stopped: {_TRIALS_KEPT}", err=True)
+        return
+    if as_json:
+        typer.echo(dump(document, {"out": str(target)}))
+    else:
+        terminal(result_blocks(document, target))
+
+
+def _say_lost(trial: WantedRun, outcome: Outcome) -> None:
+    """Why there is no such trial, which the documents of a search do not tell."""
+    if outcome.status == "lost" and outcome.message is not None:
+        typer.echo(f"{trial.name}: lost: {outcome.message}", err=True)
+
+
+def _refuse_processes(expected: str) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        raise InputError("WORLD_SIZE", os.environ["WORLD_SIZE"], expected)

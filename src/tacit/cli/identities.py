@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from tacit.cli.options import Json, check_new, command_group, write_new
+from tacit.cli.options import Json, check_new, command_group, show_lines, write_new
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
-    from tacit.identities import Bundle, Member
+    from tacit.identities import Bundle
 
 site_app = command_group(
     "site", "This member of a consortium: its key, its request, and the bundle that it has joined."
@@ -59,15 +59,15 @@ def create_(
     request = create_site(home, name, "relay" if role == "relay" else "site", address or ())
     asked = asked_for(home)
     fingerprint = key_fingerprint(asked.key)
-    if as_json:
-        values = {"folder": str(home), "request": str(request), "name": name, "role": role}
-        more = {"addresses": list(asked.addresses), "fingerprint": fingerprint}
-        typer.echo(json.dumps({**values, **more}, indent=2))
-        return
-    typer.echo(f"{home}: holds the private key of {role} {name}, which never leaves it")
-    typer.echo(f"{request}: send it to the coordinator")
-    typer.echo(f"fingerprint of {name}: {_grouped(fingerprint)}")
-    typer.echo("Read the fingerprint out to the coordinator, who compares it.")
+    values = {"folder": str(home), "request": str(request), "name": name, "role": role}
+    lines = (
+        f"{home}: holds the private key of {role} {name}, which never leaves it",
+        f"{request}: send it to the coordinator",
+        f"fingerprint of {name}: {_grouped(fingerprint)}",
+        "Read the fingerprint out to the coordinator, who compares it.",
+    )
+    more = {"addresses": list(asked.addresses), "fingerprint": fingerprint}
+    show_lines(values | more, lines, as_json=as_json)
 
 
 @site_app.command("join")
@@ -85,13 +85,12 @@ def join_(
     from tacit.identities import join
 
     site = join(_own_folder(folder), bundle, fingerprint=fingerprint)
-    if as_json:
-        _print_json(site.bundle, {"folder": str(site.folder), "name": site.own.name})
-        return
-    _print_members(site.bundle)
-    typer.echo(f"{site.folder}: {_described(site.own)} has joined the consortium")
+    values = {"folder": str(site.folder), "name": site.own.name}
+    own = "relay" if site.own.rank is None else f"rank {site.own.rank}"
+    lines = [f"{site.folder}: {site.own.name} ({own}) has joined the consortium"]
     if fingerprint is None:
-        typer.echo("Compare the consortium's fingerprint with the one that the coordinator says.")
+        lines.append("Compare the consortium's fingerprint with the one that the coordinator says.")
+    _show(site.bundle, values, lines, as_json=as_json)
 
 
 @site_app.command("show")
@@ -105,19 +104,16 @@ def show_site(folder: _Own = None, as_json: Json = False) -> None:
     asked = asked_for(home)
     fingerprint = key_fingerprint(asked.key)
     values = {"folder": str(home), "name": asked.name, "role": asked.role}
-    values |= {"fingerprint": fingerprint}
+    values["fingerprint"] = fingerprint
     site = load_site(home) if has_joined(home) else None
-    if as_json and site is not None:
-        _print_json(site.bundle, values)
-    elif as_json:
-        typer.echo(json.dumps(values, indent=2))
-    else:
+    if not as_json:
         typer.echo(f"{home}: {asked.role} {asked.name}")
         typer.echo(f"fingerprint of {asked.name}: {_grouped(fingerprint)}")
-        if site is None:
-            typer.echo("It has joined no consortium: its request may not have been approved yet.")
-        else:
-            _print_members(site.bundle)
+    if site is not None:
+        _show(site.bundle, values, as_json=as_json)
+    else:
+        alone = "It has joined no consortium: its request may not have been approved yet."
+        show_lines(values, [alone], as_json=as_json)
 
 
 @consortium_app.command("approve")
@@ -144,14 +140,12 @@ def approve_(
     done = approve(folder, requests, days=days)
     if out is not None:
         write_new("--out", out, done.path.read_bytes())
-    if as_json:
-        values = {"bundle": str(out or done.path), "new": done.is_new, "changes": done.changes}
-        _print_json(done.bundle, values)
-        return
-    _print_members(done.bundle, done.changes)
+    path, lines = out or done.path, []
     if done.is_new:
-        typer.echo(f"{folder}: a new consortium; keep a copy of this folder, and keep it secret")
-    typer.echo(f"{out or done.path}: send it to every member, once the fingerprints are compared")
+        lines = [f"{folder}: a new consortium; keep a copy of this folder, and keep it secret"]
+    lines.append(f"{path}: send it to every member, once the fingerprints are compared")
+    values = {"bundle": str(path), "new": done.is_new, "changes": done.changes}
+    _show(done.bundle, values, lines, done.changes, as_json=as_json)
 
 
 @consortium_app.command("revoke")
@@ -164,12 +158,11 @@ def revoke_(
     from tacit.identities import revoke
 
     bundle, path = revoke(folder, name)
-    if as_json:
-        _print_json(bundle, {"bundle": str(path)})
-        return
-    _print_members(bundle, {name: "revoked now"})
-    typer.echo(f"{path}: send it to every member, who joins it and starts its processes again")
-    typer.echo(f"Until then a member still accepts {name}.")
+    lines = (
+        f"{path}: send it to every member, who joins it and starts its processes again",
+        f"Until then a member still accepts {name}.",
+    )
+    _show(bundle, {"bundle": str(path)}, lines, {name: "revoked now"}, as_json=as_json)
 
 
 @consortium_app.command("show")
@@ -185,10 +178,7 @@ def show_consortium(
     from tacit.identities import load_consortium, read_bundle
 
     shown = load_consortium(folder) if bundle is None else read_bundle(bundle)[0]
-    if as_json:
-        _print_json(shown, {})
-    else:
-        _print_members(shown)
+    _show(shown, {}, as_json=as_json)
 
 
 def _own_folder(folder: Path | None) -> Path:
@@ -196,16 +186,12 @@ def _own_folder(folder: Path | None) -> Path:
 
     if folder is not None:
         return folder
-    found = [path.parent for path in sorted(Path().glob(f"*/{REQUEST_FILE}"))]
-    found = [path for path in found if (path / KEY_FILE).exists()]
+    requests = sorted(Path().glob(f"*/{REQUEST_FILE}"))
+    found = [path.parent for path in requests if (path.parent / KEY_FILE).exists()]
     if len(found) != 1:
         names = ", ".join(map(str, found[:10])) or None
         raise InputError("--folder", names, "name one site folder, which `tacit site create` made")
     return found[0]
-
-
-def _described(member: Member) -> str:
-    return f"{member.name} ({'relay' if member.rank is None else f'rank {member.rank}'})"
 
 
 def _grouped(fingerprint: str) -> str:
@@ -217,10 +203,35 @@ def _grouped(fingerprint: str) -> str:
     return " ".join(fingerprint[i : i + 4] for i in range(0, len(fingerprint), 4))
 
 
-def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> None:
+def _show(
+    bundle: Bundle,
+    more: Mapping[str, object],
+    lines: Iterable[str] = (),
+    changes: Mapping[str, str] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print `more` and the members as JSON, or a table of the members, then `lines`."""
     from tacit.report.terminal import terminal
     from tacit.report.view import Table
 
+    if as_json:
+        members = [
+            {
+                "name": member.name,
+                "role": member.role,
+                "rank": member.rank,
+                "addresses": list(member.addresses),
+                "revoked": member.revoked,
+                "valid_from": member.certificate.not_valid_before_utc.isoformat(),
+                "valid_until": member.certificate.not_valid_after_utc.isoformat(),
+                "fingerprint": member.fingerprint,
+            }
+            for member in bundle.members
+        ]
+        values = {"consortium": bundle.consortium, "issue": bundle.issue, "members": members}
+        typer.echo(json.dumps({**more, **values}, indent=2))
+        return
     columns = ("name", "role", "rank", "", "addresses", "valid until", "fingerprint")
     rows = [
         (
@@ -235,24 +246,7 @@ def _print_members(bundle: Bundle, changes: Mapping[str, str] | None = None) -> 
         for member in bundle.members
     ]
     terminal([Table(columns, rows, left=columns)])
-    typer.echo(
-        f"fingerprint of the consortium: {_grouped(bundle.consortium)}, issue {bundle.issue}"
-    )
-
-
-def _print_json(bundle: Bundle, more: Mapping[str, object]) -> None:
-    members = [
-        {
-            "name": member.name,
-            "role": member.role,
-            "rank": member.rank,
-            "addresses": list(member.addresses),
-            "revoked": member.revoked,
-            "valid_from": member.certificate.not_valid_before_utc.isoformat(),
-            "valid_until": member.certificate.not_valid_after_utc.isoformat(),
-            "fingerprint": member.fingerprint,
-        }
-        for member in bundle.members
-    ]
-    values = {"consortium": bundle.consortium, "issue": bundle.issue, "members": members}
-    typer.echo(json.dumps({**more, **values}, indent=2))
+    own = _grouped(bundle.consortium)
+    typer.echo(f"fingerprint of the consortium: {own}, issue {bundle.issue}")
+    for line in lines:
+        typer.echo(line)

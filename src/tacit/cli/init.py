@@ -1,4 +1,8 @@
-"""The command `tacit init`: asks for what flags do not give, and writes a first experiment."""
+"""The commands before a first run: `tacit init` and `tacit check`.
+
+`init` asks for what flags do not give, and writes an experiment; `check` shows a site how its own
+table is read.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from tacit.cli.options import check_new, write_new
 from tacit.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from tacit.data.tables import Schema
     from tacit.data.tables.dialect import Dialect
     from tacit.data.tables.fields import Texts
 
@@ -82,13 +85,23 @@ def init(
     from tacit.data.tables.propose import Roles, propose, proposed_unit, schema_text
     from tacit.data.tables.schema import default_schema
 
-    flag, source = _source({"--csv": csv, "--parquet": parquet, "--dataset": dataset})
+    flags = {"--csv": csv, "--parquet": parquet, "--dataset": dataset}
+    named = [(flag, str(value)) for flag, value in flags.items() if value is not None]
+    if len(named) > 1:
+        raise InputError(*named[1], f"give either this or {named[0][0]}")
+    if not named:
+        table = _asked("table")
+        named = [(f"--{_kind(table)}", table) if table else ("--dataset", _EXAMPLE)]
+    ((flag, source),) = named
     if flag == "--dataset":
+        from tacit.data import SOURCES
+
         of_table = {"--target": target, "--node": node, "--unit": unit, "--public-csv": public_csv}
         for name, value in of_table.items():
             if value is not None:
                 raise InputError(name, str(value), "is of a table: name it with --csv or --parquet")
-        _check_known(source)
+        if ":" not in source and source not in SOURCES:
+            raise InputError("--dataset", source, nearest(source, SOURCES))
         start = Start(source, None, None, (), None, nodes or 10, _asked_epsilon(epsilon), model)
         file = out or Path(f"{source.partition(':')[0]}.toml")
         _write_all({file: experiment_text(start, str(file))})
@@ -140,18 +153,13 @@ def init(
     else:
         said = _NO_UNIT if proposed is None else _PROPOSED
         typer.echo(said.format(column=proposed, schema=schema_file, file=file))
-    _say_next(schema_file, schema, file)
-
-
-def _source(given: dict[str, object]) -> tuple[str, str]:
-    """The flag that names the records, and its value: given, or asked for."""
-    named = [(flag, str(value)) for flag, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise InputError(*named[1], f"give either this or {named[0][0]}")
-    if named:
-        return named[0]
-    answer = _asked("table")
-    return (f"--{_kind(answer)}", answer) if answer else ("--dataset", _EXAMPLE)
+    if not schema.unconfirmed:
+        typer.echo(f"next: tacit plan {file}, then tacit train {file}")
+        return
+    typer.echo(_CONFIRM.format(file=schema_file))
+    for fact in schema.unconfirmed:
+        typer.echo(f"  {fact}")
+    typer.echo(f"then: tacit plan {file}")
 
 
 def _kind(table: str) -> str:
@@ -194,25 +202,8 @@ def _write_all(files: dict[Path, str]) -> None:
         typer.echo(f"wrote {path}")
 
 
-def _say_next(schema_file: Path, schema: Schema, file: Path) -> None:
-    if not schema.unconfirmed:
-        typer.echo(f"next: tacit plan {file}, then tacit train {file}")
-        return
-    typer.echo(_CONFIRM.format(file=schema_file))
-    for fact in schema.unconfirmed:
-        typer.echo(f"  {fact}")
-    typer.echo(f"then: tacit plan {file}")
-
-
 def _listed(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _check_known(name: str) -> None:
-    from tacit.data import SOURCES
-
-    if ":" not in name and name not in SOURCES:
-        raise InputError("--dataset", name, nearest(name, SOURCES))
 
 
 def _asked(what: str, columns: str = "", default: str = "") -> str:
@@ -235,3 +226,59 @@ def _asked_epsilon(given: float | None) -> float:
     if not 0 < value <= 10_000:
         raise InputError("--epsilon", value, "must be a positive number, such as 3")
     return value
+
+
+def check(
+    table: Annotated[Path, Argument(metavar="TABLE", help="The site's own table.")],
+    schema: Annotated[
+        Path | None, Argument(metavar="SCHEMA", help="By default the one beside the table.")
+    ] = None,
+    test: Annotated[
+        Path | None, Option(metavar="TABLE", help="Public test records, to be compared.")
+    ] = None,
+) -> None:
+    """Show a site how its own table is read by a schema, and what is strange in it.
+
+    What is printed is of private records: it is for the eyes of this site. Nothing is written.
+
+    The exit code is 2 where training would refuse the table.
+    """
+    from tacit.data.tables import default_schema, find_schema
+    from tacit.data.tables.check import check_table, share
+    from tacit.data.tables.dialect import ENDING, Dialect, beside
+    from tacit.data.tables.fields import rows
+    from tacit.data.tables.reading import read_table, unnamed
+    from tacit.report.terminal import terminal
+    from tacit.report.view import Block, Items, Table, Text
+
+    written, path = Dialect.beside(table), schema or Path(default_schema(str(table)))
+    read = read_table(table, "TABLE", written)
+    declared = find_schema(str(path), Path())
+    public = None if test is None else read_table(test, "--test")
+    found = check_table(read, declared, table.name, public)
+    ignored = {*read} & {*declared.columns} - {name for name, *_ in found.columns}
+    keys = written.model_dump(mode="json", exclude_defaults=True)
+    dialect = ", ".join(f"{key} = {value!r}" for key, value in keys.items())
+    facts = [
+        f"{table}: {rows(read):,} records, {len(read)} columns, read by {path}",
+        f"dialect: {f'{dialect} ({beside(str(table), ENDING)})' if keys else 'plain'}",
+        f"ignored: {', '.join(name for name in read if name in ignored) or 'none'}",
+        f"without a name, and not read: {', '.join(unnamed(table, 'TABLE', written)) or 'none'}",
+    ]
+    cells = [
+        (name, words, *(share(n, rows(read)) if n else "-" for n in counts))
+        for name, words, *counts in found.columns
+    ]
+    columns = ("column", "read as", "below", "above", "not declared", "missing", "refused")
+    blocks: list[Block] = [
+        Text("private: of this site's own records, for its own eyes; nothing is written to a file"),
+        Items([*facts, *found.facts]),
+        Table(columns, cells, left=columns[:2]),
+        Items([f"suspicion: {line}" for line in found.suspicions]),
+        Items([f"refused: {line}" for line in found.faults]),
+    ]
+    terminal(blocks)
+    if declared.unconfirmed:
+        typer.echo(f"{path} is not confirmed to be public yet: see confirmed_public")
+    if found.faults:
+        raise typer.Exit(2)

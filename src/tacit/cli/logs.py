@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from tacit.cli import signals
@@ -78,17 +78,13 @@ def _handler() -> _JsonLines | None:
     return next((handler for handler in handlers if isinstance(handler, _JsonLines)), None)
 
 
-def _asked_for(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON lines, before it is parsed: errors of that as well."""
-    words = [*arguments, "--"]
-    words = words[: words.index("--")]
-    return f"{_OPTION}={LogFormat.JSON}" in words or (_OPTION, LogFormat.JSON) in pairwise(words)
-
-
 @contextmanager
 def log_lines(arguments: Sequence[str]) -> Iterator[None]:
     """Within, log lines are JSON if these arguments of the command line ask for it."""
-    if not _asked_for(arguments):
+    # Before they are parsed: errors of that are lines as well.
+    words = [*takewhile(lambda word: word != "--", arguments)]
+    one, two = f"{_OPTION}={LogFormat.JSON}", (_OPTION, LogFormat.JSON)
+    if one not in words and two not in pairwise(words):
         yield
         return
     handler = _JsonLines()

@@ -9,49 +9,32 @@ from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer import Argument, Option
 
 from tacit.base.plain_files import own_part
 from tacit.base.version import __version__
-from tacit.cli.check import check
-from tacit.cli.compare import compare
-from tacit.cli.export import export
+from tacit.cli.compare import compare, tune
 from tacit.cli.identities import consortium_app, site_app
-from tacit.cli.init import init
-from tacit.cli.launch import launch
-from tacit.cli.logs import (
-    LogFormat,
-    as_json_lines,
-    describe_process,
-    log_error,
-    log_lines,
-    say,
-    tell,
-)
+from tacit.cli.init import check, init
+from tacit.cli.logs import log_error, log_lines
 from tacit.cli.options import (
+    PREPARING,
     Ended,
     File,
     Insecure,
     Json,
-    LogLines,
-    Out,
     Page,
-    Quiet,
-    Resume,
-    ResumeIfThere,
     Set,
     Trust,
     Workers,
@@ -61,20 +44,12 @@ from tacit.cli.options import (
     show_document,
     waiting,
 )
-from tacit.cli.predict import predict
+from tacit.cli.predict import export, predict
 from tacit.cli.privacy import privacy_app
-from tacit.cli.relay import relay
-from tacit.cli.services import ends_alone, is_there, own_rank, was_done
-from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept, stop_signals
-from tacit.cli.tune import tune
-from tacit.cli.watch import watch
-from tacit.errors import AbsentError, InputError, TacitError, is_meant, public_line
-
-if TYPE_CHECKING:
-    from tacit.communication.crew import Crew
-    from tacit.config import Config
-    from tacit.training.hooks import Progress
-    from tacit.training.run_folder.result import Result
+from tacit.cli.signals import ANEW, EXIT_CODE, INTERRUPTED, interrupted, kept
+from tacit.cli.train import launch, train
+from tacit.cli.watch import relay, watch
+from tacit.errors import InputError, TacitError, is_meant, public_line
 
 app = typer.Typer(
     name="tacit",
@@ -87,17 +62,9 @@ app = typer.Typer(
 app.add_typer(privacy_app)
 app.add_typer(site_app)
 app.add_typer(consortium_app)
-app.command()(init)
-app.command()(export)
-app.command()(check)
-app.command()(compare)
-app.command()(launch)
-app.command()(predict)
-app.command()(relay)
-app.command()(tune)
-app.command()(watch)
+for command in (init, export, check, compare, launch, predict, relay, tune, watch, train):
+    app.command()(command)
 
-_PREPARING = "preparing data, model and noise for every node's budget"
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
@@ -117,127 +84,6 @@ def common_options(
     ] = False,
 ) -> None:
     """Private decentralized learning that says truthfully what was leaked."""
-
-
-@app.command()
-def train(
-    file: File,
-    set_: Set = None,
-    out: Out = None,
-    resume: Resume = False,
-    resume_if_there: ResumeIfThere = False,
-    quiet: Quiet = False,
-    site: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER",
-            help="Take part as this site of a consortium; the name of --out is that of the run.",
-        ),
-    ] = None,
-    allow_insecure_network: Insecure = False,
-    as_json: Json = False,
-    log_format: LogLines = LogFormat.PLAIN,
-) -> None:
-    """Train, and write a run folder with models, metrics, ledger and report."""
-    check_files(file, set_ or ())
-    from tacit.cli.progress import DONE_ALREADY, closing_line, progress_line
-    from tacit.communication.peers import ALONE, Peers
-    from tacit.config import load_config
-    from tacit.training import loop as run
-    from tacit.training.prepare import prepare
-    from tacit.training.processes.agreement import agreed_folder, with_processes
-    from tacit.training.run_folder import folder
-
-    if resume and out is None:
-        raise InputError("--resume", True, "name the run folder to continue with --out")
-    config = load_config(file, overrides=set_ or ())
-
-    def done_already(destination: Path) -> None:
-        tell(DONE_ALREADY)
-        if not own_rank(site):
-            _print_result(destination, quiet, as_json)
-
-    if resume_if_there:
-        resume = is_there(out, resume=resume)
-        describe_process(rank=own_rank(site), run=None if out is None else out.name)
-        if out is not None and was_done(out, config, site):
-            done_already(out)
-            return
-    destination, rank, goes_on = out or Path(), 0, resume
-    made: list[int] = []
-
-    def take_part(cluster: Crew | None, resume: bool) -> Result:
-        nonlocal destination, rank, goes_on
-        peers: Peers = ALONE if cluster is None else cluster
-        destination, goes_on = agreed_folder(cluster, out, resume, lambda: _new_run(file))
-        rank = peers.rank
-        describe_process(rank=rank, run=destination.name)
-        if not goes_on and rank == 0:
-            folder.check_new(destination)
-        hidden = quiet or as_json or rank > 0
-        with waiting(_PREPARING, hidden=hidden):
-            job = prepare(config, peers=peers)
-        hidden = hidden and not as_json_lines()
-        warned: tuple[str, ...] = () if hidden else job.plan.warnings
-        if hidden and rank == 0 and job.plan.not_private_warning is not None:
-            warned = (job.plan.not_private_warning,)  # however quiet it is to be
-        progress = progress_line(hidden=hidden, warnings=warned)
-
-        def on_step(moment: Progress) -> None:
-            made.append(moment.step)
-            describe_process(step=moment.step)
-            show(moment)
-
-        signals = stop_signals(hidden=rank > 0, leaves=site is not None, say=say)
-        with progress as show, signals as asked_to_stop:
-            return run.execute(
-                job,
-                out=destination,
-                resume=goes_on,
-                on_step=on_step,
-                should_stop=asked_to_stop,
-                cluster=cluster,
-            )
-
-    try:
-        result = with_processes(
-            config,
-            take_part,
-            resume=resume,
-            allow_insecure_network=allow_insecure_network,
-            site=site,
-            out=out,
-        )
-    except AbsentError:
-        if not (resume_if_there and out is not None and ends_alone(out)):
-            raise
-        done_already(out)  # nobody is left who would wait for this process
-        return
-    if result.status == "stopped" and rank == 0:
-        more = "" if resume_if_there else f" with --out {destination} --resume"
-        made_of = f"{result.steps} of {result.plan.steps}"
-        tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
-    if not (quiet or as_json):
-        closing_line(result, rank, rank == 0 and goes_on and not made)
-    if rank == 0:
-        _print_result(destination, quiet, as_json, result.notes)
-
-
-def _print_result(
-    out: Path, quiet: bool, as_json: bool, notes: Sequence[str] | None = None
-) -> None:
-    """What is read of a run that has ended: its result, or where it is, or a table with `notes`."""
-    from tacit.report.documents.base import dump
-    from tacit.report.documents.run import read_result
-    from tacit.report.plan_page import result_blocks
-    from tacit.report.terminal import terminal
-
-    if as_json:
-        typer.echo(dump(read_result(out / "result.json"), {"out": str(out)}))
-    elif quiet:
-        typer.echo(str(out))
-    elif notes is not None:
-        terminal(result_blocks(read_result(out / "result.json"), out, notes))
 
 
 @app.command()
@@ -302,18 +148,25 @@ def plan(
     if extra and not optimise:
         raise InputError(extra[0], asked[extra[0]], "goes with --optimise")
     if optimise:
-        options = {
-            "batch": batch,
-            "clip": clip,
-            "constants": dict(map(_constant, constant or ())),
-            "source": "train" if private_constants else "test",
-        }
-        _optimise(config, options, page, as_json)
+        from tacit.analysis.optimise import OptimiseOptions
+        from tacit.analysis.optimise import optimise as optimised
+        from tacit.report.documents.base import plain_json
+        from tacit.report.optimise_page import optimise_blocks
+
+        options = OptimiseOptions(
+            batch=batch,
+            clip=clip,
+            constants=dict(map(_constant, constant or ())),
+            source="train" if private_constants else "test",
+        )
+        with kept(ANEW), waiting(PREPARING, hidden=as_json):
+            found = optimised(config, options)
+        show_document(found, optimise_blocks(plain_json(found)), page, as_json=as_json)
         return
     group = process_group(config, allow_insecure_network=allow_insecure_network)
     with kept(ANEW), group as cluster:
         peers: Peers = ALONE if cluster is None else cluster
-        with waiting(_PREPARING, hidden=as_json or peers.rank > 0):
+        with waiting(PREPARING, hidden=as_json or peers.rank > 0):
             job = prepare(config, peers=peers)
     if peers.rank > 0:
         return
@@ -325,11 +178,11 @@ def _recommend(
     file: Path, overrides: Sequence[str], out: Path | None, trust: str | None, as_json: bool
 ) -> None:
     from tacit.analysis.recommend import default_path, recommend, write_recommended
-    from tacit.report.recommend_words import recommend_blocks
+    from tacit.report.plan_page import recommend_blocks
 
     path = default_path(file) if out is None else out
     check_new("--out", path)
-    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
+    with kept(ANEW), waiting(PREPARING, hidden=as_json):
         found = recommend(file, overrides=overrides, trust=trust)
     write_recommended(found, path)
     document = found.document.model_copy(update={"file": str(path)})
@@ -347,16 +200,6 @@ def _constant(text: str) -> tuple[str, float]:
     except ValueError:
         expected = "must read NAME=NUMBER" if equals else "must read NAME=VALUE"
         raise InputError("--constant", text, expected) from None
-
-
-def _optimise(config: Config, options: dict[str, Any], page: Path | None, as_json: bool) -> None:
-    from tacit.analysis.optimise import OptimiseOptions, optimise
-    from tacit.report.documents.base import plain_json
-    from tacit.report.optimise_page import optimise_blocks
-
-    with kept(ANEW), waiting(_PREPARING, hidden=as_json):
-        document = optimise(config, OptimiseOptions(**options))
-    show_document(document, optimise_blocks(plain_json(document)), page, as_json=as_json)
 
 
 @app.command()
@@ -410,15 +253,14 @@ def audit(
     from tacit.analysis.settings.processes import opened_executor
     from tacit.config import load_config
     from tacit.report.audit_words import audit_blocks
-    from tacit.report.documents.base import dump
+    from tacit.report.view import Text
 
     if planted is not None:
         found = auditing.audit_deployed(
             file, planted, confidence=confidence, delta=delta, trust=trust
         )
-        lines = [dump(found)] if as_json else None
-        for line in lines or auditing.deployed_lines(found):
-            typer.echo(line)
+        lines = (Text(line, unbroken=True) for line in auditing.deployed_lines(found))
+        show_document(found, list(lines), as_json=as_json)
         if found.defect:
             raise typer.Exit(1)
         return
@@ -473,7 +315,6 @@ def evaluate(
 ) -> None:
     """Score the consensus model of a run on test records, or on private ones at home."""
     from tacit.analysis.score import evaluate_privately, evaluate_run
-    from tacit.report.documents.base import plain_json
     from tacit.report.view import Text
 
     if private:
@@ -484,10 +325,7 @@ def evaluate(
     if by is not None:
         raise InputError("--by", by, "is for private records: add --private")
     score = evaluate_run(run, data, data_dir, trust=trust)
-    if as_json:
-        typer.echo(json.dumps(plain_json(asdict(score)), indent=2))
-        return
-    typer.echo(score.describe())
+    show_document(asdict(score), [Text(score.describe(), unbroken=True)], as_json=as_json)
 
 
 @app.command()
@@ -580,10 +418,7 @@ def _usage(error: Any) -> str:
 
 
 def _no_room(error: OSError) -> None:
-    """End with one line if the disk is full, and the file that did not fit is no part of a run.
-
-    Often that is standard output.
-    """
+    """End with one line if the disk is full, and what did not fit is no part of a run."""
     from tacit.base.private_files import lacks_room
 
     if not lacks_room(error):
@@ -620,11 +455,3 @@ def _fail(message: str, code: int, public: str | None = None) -> NoReturn:
     if not log_error(line, code, public):
         sys.stderr.write(f"tacit: {line}\n")
     sys.exit(code)
-
-
-def _new_run(file: Path) -> Path:
-    """A folder under runs/ that does not exist yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{file.stem}-{stamp}"
-    names = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
-    return next(name for name in names if not name.exists())

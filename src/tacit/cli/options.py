@@ -73,6 +73,8 @@ Page = Annotated[
     Path | None, Option("--page", metavar="HTML", help="Write it as a page to a new file, too.")
 ]
 
+PREPARING = "preparing data, model and noise for every node's budget"
+
 
 @contextmanager
 def waiting(what: str, *, hidden: bool) -> Iterator[None]:
@@ -118,10 +120,15 @@ def command_group(name: str, about: str) -> typer.Typer:
     )
 
 
+def show_lines(document: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a document as JSON, or what people are told of it."""
+    typer.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines))
+
+
 def print_written(paths: Iterable[Path], as_json: bool) -> None:
     """Print which files were written, a line each or as one JSON object."""
     written = [str(path) for path in paths]
-    typer.echo(json.dumps({"written": written}, indent=2) if as_json else "\n".join(written))
+    show_lines({"written": written}, written, as_json=as_json)
 
 
 def show_document(
@@ -138,16 +145,11 @@ def show_document(
     from tacit.report.terminal import terminal
 
     if page is not None:
-        write_page(page, html(blocks))
+        write_new("--page", page, html(blocks).encode())
     if as_json:
         typer.echo(json.dumps(plain_json(document), indent=indent, allow_nan=False))
     else:
         terminal(blocks)
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page to a new file; errors are those of `write_new`."""
-    write_new("--page", path, html.encode())
 
 
 def check_new(flag: str, path: Path) -> None:

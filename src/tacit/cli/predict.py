@@ -1,4 +1,4 @@
-"""The command `tacit predict`: what a run's model says of new records, a line each."""
+"""The commands of a run's model: `tacit predict`, a line a record, and `tacit export`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import csv as comma
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from typer import Option
 
-from tacit.cli.options import Ended, Trust, check_new
+from tacit.cli.options import Ended, Trust, check_new, write_new
 from tacit.errors import InputError, RecordsError
 
 if TYPE_CHECKING:
@@ -72,7 +73,12 @@ def predict(
             try:
                 said = predictor.predict(part, "standard input" if path is None else name)
             except RecordsError as error:
-                raise _among_all(error, first, count) from None
+                if first and error.wrong is not None:  # a row's number is that among all
+                    row = first + int(error.wrong.argmax()) + 1
+                    wrong = f"{int(error.wrong.sum()):,} of rows {first + 1:,} to {first + count:,}"
+                    found = f"{wrong} (the first is row {row:,})"
+                    error = RecordsError(error.where, found, error.expected)
+                raise error from None
             if place == 0:
                 for column in kept:
                     if column in said or column not in part:
@@ -115,10 +121,32 @@ def _plain(column: Column) -> list[str | None]:
     return texts or column.texts()
 
 
-def _among_all(error: RecordsError, first: int, count: int) -> RecordsError:
-    """The same error of some records that follow `first` others."""
-    if first == 0 or error.wrong is None:
-        return error
-    row = first + int(error.wrong.argmax()) + 1
-    found = f"{int(error.wrong.sum()):,} of rows {first + 1:,} to {first + count:,}"
-    return RecordsError(error.where, f"{found} (the first is row {row:,})", error.expected)
+class To(StrEnum):
+    """What other programs read."""
+
+    ONNX = "onnx"
+    SAFETENSORS = "safetensors"
+    TORCH = "torch"
+
+
+def export(
+    run: Ended,
+    to: Annotated[
+        To, Option(metavar="FORMAT", help="onnx; torch (a program); or safetensors (weights).")
+    ],
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="The new file; by default named as the run.")
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Write the consensus model of a run as a file for other programs.
+
+    ONNX files and programs of PyTorch take the columns of a table as they are, and give what tacit
+    predict does. A record that the schema refuses has no score there: no number and no class.
+    """
+    from tacit.analysis.export import ENDINGS, exported
+
+    path = Path(f"{run.resolve().name}{ENDINGS[to.value]}") if out is None else out
+    check_new("--out", path)
+    write_new("--out", path, exported(run, to.value, trust=trust))
+    typer.echo(f"wrote {path}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from tacit.cli.options import (
@@ -22,6 +21,7 @@ from tacit.cli.options import (
     command_group,
     print_written,
     show_document,
+    show_lines,
     waiting,
     write_new,
 )
@@ -73,8 +73,6 @@ def labels(
     as_json: Json = False,
 ) -> None:
     """Count the labels under noise, charged to the budgets of the data; propose class weights."""
-    from dataclasses import asdict
-
     from tacit.analysis.label_counts import count_labels, label_blocks
     from tacit.config import load_config
 
@@ -125,8 +123,6 @@ def scores(
     as_json: Json = False,
 ) -> None:
     """Score a run's model on all nodes' records under noise, charged to the budgets of the data."""
-    from dataclasses import asdict
-
     from tacit.analysis.noised_scores import noised_scores, score_blocks
     from tacit.config import load_config
 
@@ -224,23 +220,19 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check which members of a consortium have signed a file, and that it is as it was signed."""
-    from dataclasses import asdict
-
     from tacit.analysis.statement import signed_page
     from tacit.identities import read_bundle
     from tacit.identities.signatures import SignedFile, verified_signatures
 
     members = read_bundle(bundle)[0]
     found = verified_signatures(file, members)
-    words = {
-        name: one.words if isinstance(one, SignedFile) else "has not signed"
-        for name, one in found.items()
-    }
+    words = dict.fromkeys(found, "has not signed")
+    signed = [one for one in found.values() if isinstance(one, SignedFile)]
+    words |= {name: one.words for name, one in found.items() if isinstance(one, SignedFile)}
     refused = {name: one for name, one in found.items() if isinstance(one, InputError)}
     words |= {name: f"NOT VALID: {one.expected}" for name, one in refused.items()}
     if page is not None:
         write_new("--page", page, signed_page(file, words).encode(), private=True)
-    signed = [one for one in found.values() if isinstance(one, SignedFile)]
     if refused:
         why = "; ".join(f"of {name}: {one.expected}" for name, one in refused.items())
         valid = ", ".join(one.name for one in signed) or "none"
@@ -248,13 +240,10 @@ def verify(
     if not signed:
         expected = "must be signed: no FILE.NAME.signature lies beside it"
         raise InputError("signature", str(file), expected)
-    if as_json:
-        signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
-        missing = [name for name, one in found.items() if one is None]
-        typer.echo(json.dumps({"signed": signers, "not_signed": missing}, indent=2))
-        return
-    for name, told in words.items():
-        typer.echo(f"{file}: {name}: {told}")
+    signers = [asdict(one) | {"date": one.date.isoformat()} for one in signed]
+    missing = [name for name, one in found.items() if one is None]
+    lines = (f"{file}: {name}: {told}" for name, told in words.items())
+    show_lines({"signed": signers, "not_signed": missing}, lines, as_json=as_json)
 
 
 def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
@@ -282,21 +271,20 @@ def check(
 ) -> None:
     """Recompute every epsilon of a statement from the file alone."""
     from tacit.analysis.statement import check_statement
-    from tacit.report.documents.base import dump
+    from tacit.report.documents.base import plain_json
     from tacit.report.wording import count_text
 
     confirmed = check_statement(file, ledger)
-    if as_json:
-        typer.echo(dump(confirmed))
-    else:
-        typer.echo(f"{file}: every epsilon in it is confirmed")
-        most = confirmed.colluding
-        collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
-        if confirmed.trust_model == "secure-sum":
-            collude += ", those of the server's process included,"
-        typer.echo(f"{file}: under the trust model {confirmed.trust_model}, {collude} may collude")
-        typer.echo(f"{file}: epsilon protects {confirmed.unit.meaning}")
-        for path in confirmed.ledgers or ():
-            typer.echo(f"{path}: contains what the statement saw of it")
-        for name in confirmed.audit_alarms:
-            typer.echo(f"{file}: AUDIT ALARM, do not rely on these figures: {name}")
+    most, trust_model = confirmed.colluding, confirmed.trust_model
+    collude = "any number of nodes" if most is None else f"any {count_text(most, 'node')}"
+    if trust_model == "secure-sum":
+        collude += ", those of the server's process included,"
+    alarm = "AUDIT ALARM, do not rely on these figures"
+    lines = (
+        f"{file}: every epsilon in it is confirmed",
+        f"{file}: under the trust model {trust_model}, {collude} may collude",
+        f"{file}: epsilon protects {confirmed.unit.meaning}",
+        *(f"{path}: contains what the statement saw of it" for path in confirmed.ledgers or ()),
+        *(f"{file}: {alarm}: {name}" for name in confirmed.audit_alarms),
+    )
+    show_lines(plain_json(confirmed), lines, as_json=as_json)

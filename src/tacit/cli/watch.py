@@ -1,7 +1,9 @@
-"""The command `tacit watch`: shows what the processes of a run write of themselves, at one site."""
+"""The commands beside a run that goes on: `tacit watch` and `tacit relay`."""
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from tacit.cli.options import Run, show_document
+from tacit.cli.options import Json, Run, show_document
+from tacit.cli.signals import handled
 from tacit.errors import InputError, PeerError
 
 if TYPE_CHECKING:
     from tacit.report.documents.status import WatchDocument
 
+_LINES = {
+    "listening": "listening at {}",
+    "connected": "{} has connected",
+    "left": "{} has left",
+    "refused": "{} is refused: it is no site of this relay's bundle, or was revoked",
+}
 _SHORTEST, _LONGEST = 0.1, 3600.0  # seconds between two looks
 
 
@@ -38,7 +47,7 @@ def watch(
     sign of life.
     """
     from tacit.report.documents.base import dump
-    from tacit.report.documents.status import watched
+    from tacit.report.documents.status import STATUS, watched
     from tacit.report.watch_page import watch_blocks
 
     if not _SHORTEST <= interval <= _LONGEST:  # nor is it, where it is no number
@@ -47,7 +56,12 @@ def watch(
     if once:
         seen = watched(run, datetime.now(UTC))
         show_document(seen, watch_blocks(seen), as_json=as_json, indent=None)
-        _judge(seen)
+        for process in seen.processes:
+            if process.problem is not None:
+                raise InputError("RUN", process.folder, f"its {STATUS} cannot be read; see above")
+        for process in seen.processes:
+            if process.silent:
+                raise PeerError(f"{process.folder} gives no sign of life; see above")
         return
     try:
         if as_json:
@@ -71,18 +85,6 @@ def _looks(run: Path, interval: float) -> Iterator[WatchDocument]:
         time.sleep(interval)
 
 
-def _judge(seen: WatchDocument) -> None:
-    """Fail where something is wrong with what can be seen here."""
-    from tacit.report.documents.status import STATUS
-
-    for process in seen.processes:
-        if process.problem is not None:
-            raise InputError("RUN", process.folder, f"its {STATUS} cannot be read; see above")
-    for process in seen.processes:
-        if process.silent:
-            raise PeerError(f"{process.folder} gives no sign of life; see above")
-
-
 def _follow(run: Path, interval: float) -> None:
     """Look again and again: in one place on a terminal, one below the other elsewhere."""
     from rich.console import Console
@@ -103,3 +105,37 @@ def _follow(run: Path, interval: float) -> None:
             with console.capture() as captured:
                 terminal(watch_blocks(seen), console)
             live.update(Text.from_ansi(captured.get()), refresh=True)
+
+
+def relay(
+    site: Annotated[Path, Option(metavar="DIR", help="The relay's folder, joined to a bundle.")],
+    listen: Annotated[
+        list[str] | None,
+        Option(
+            metavar="HOST:PORT",
+            help="Where sites connect; repeatable; by default the relay's approved addresses.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Pass the messages of a consortium's sites on, until SIGTERM or Ctrl-C.
+
+    Sites connect outwards to it, and nobody connects to them. It prints who connects and leaves:
+    with --json, one JSON object a line.
+    """
+    from tacit.communication.secure.sessions import run_relay
+    from tacit.identities import load_site
+
+    loaded = load_site(site)
+    asked: list[int] = []
+
+    def tell(event: str, who: str) -> None:
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        line = f"{time} {loaded.own.name}: {_LINES[event].format(who)}"
+        if as_json:
+            values = {"time": time, "relay": loaded.own.name, "event": event, "who": who}
+            line = json.dumps(values)
+        print(line, flush=True)
+
+    with handled(lambda number, frame: asked.append(number), signal.SIGINT, signal.SIGTERM):
+        run_relay(loaded, listen or loaded.own.addresses, lambda: bool(asked), tell=tell)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tacit.report.documents.claims import Attack, AuditDocument, FidelityTest
+from tacit.report.documents.claims import AuditDocument
 from tacit.report.documents.run import RunAudit
 from tacit.report.protection import epsilon_words, lower_words, upper_words
 from tacit.report.view import Banner, Block, Items, Table, Text, texts
@@ -27,7 +25,13 @@ def found_blocks(audit: RunAudit, epsilon: float | None) -> list[Block]:
 
     The attacks extracted this `epsilon`; None: infinite.
     """
-    told = [_what_was_done(audit), _tests(audit), _attacks(audit, epsilon)]
+    models = f" It trained these models: {'; '.join(audit.tested)}." if audit.tested else ""
+    told = [
+        "An audit ran the program of this run again, as often as it needed, to see whether it does "
+        f"what the certificate assumes.{models}",
+        _tests(audit),
+        _attacks(audit, epsilon),
+    ]
     if audit.smallest_excess is not None and audit.power is not None:
         told.append(
             "The tests would have found noise that is weaker than planned at every step with a "
@@ -62,14 +66,6 @@ def audit_alarm(audit: RunAudit | None) -> Banner | None:
         return None
     detail += " Do not rely on the certified epsilon before this is explained."
     return Banner("bad", f"AUDIT ALARM: {headline}", [detail])
-
-
-def _what_was_done(audit: RunAudit) -> str:
-    models = f" It trained these models: {'; '.join(audit.tested)}." if audit.tested else ""
-    return (
-        "An audit ran the program of this run again, as often as it needed, to see whether it does "
-        f"what the certificate assumes.{models}"
-    )
 
 
 def _tests(audit: RunAudit) -> str:
@@ -107,16 +103,39 @@ def _attacks(audit: RunAudit, epsilon: float | None) -> str:
 
 def audit_blocks(found: AuditDocument, *, details: bool = False) -> list[Block]:
     """One table and its verdict; with `details` every test and every attack above it."""
-    above: list[Block] = [
+    blocks: list[Block] = [
         Text(f"{found.algorithm}, {found.steps} steps, {found.relation}"),
         Text(found.mechanism),
     ]
     if details and found.fidelity:
-        above.append(_test_table(found.fidelity))
+        tests = [
+            (
+                finding.name,
+                "passed" if finding.passed else "FAILED",
+                f"{'' if finding.exact else '<= '}{finding.p_value:.3g}",
+                finding.saw,
+                finding.power,
+            )
+            for finding in found.fidelity
+        ]
+        columns = ("fidelity test", "result", "p", "what was seen", "what would be found")
+        blocks.append(Table(columns, tests, left=columns))
     if details:
-        above.append(_attack_table(found.attacks))
+        attacks = [
+            (
+                attack.name,
+                attack.statistic,
+                attack.method,
+                f"{attack.repetitions:,}",
+                _right(attack.guesses),
+                f">= {lower_text(attack.epsilon)}",
+            )
+            for attack in found.attacks
+        ]
+        words = ("attack", "by", "bound")
+        blocks.append(Table((*words, "counted", "right", "epsilon"), attacks, left=words))
     verdict = Text(found.verdict, style="bold red" if found.defect else "")
-    return [*above, _summary_table(found), verdict]
+    return [*blocks, _summary_table(found), verdict]
 
 
 def _summary_table(found: AuditDocument) -> Table:
@@ -166,39 +185,7 @@ def _summary_table(found: AuditDocument) -> Table:
     return Table(columns, rows, left=columns)
 
 
-def _test_table(findings: Sequence[FidelityTest]) -> Table:
-    rows = [
-        (
-            finding.name,
-            "passed" if finding.passed else "FAILED",
-            f"{'' if finding.exact else '<= '}{finding.p_value:.3g}",
-            finding.saw,
-            finding.power,
-        )
-        for finding in findings
-    ]
-    columns = ("fidelity test", "result", "p", "what was seen", "what would be found")
-    return Table(columns, rows, left=columns)
-
-
-def _attack_table(attacks: Sequence[Attack]) -> Table:
-    rows = [
-        (
-            attack.name,
-            attack.statistic,
-            attack.method,
-            f"{attack.repetitions:,}",
-            _right(attack.guesses),
-            f">= {lower_text(attack.epsilon)}",
-        )
-        for attack in attacks
-    ]
-    words = ("attack", "by", "bound")
-    return Table((*words, "counted", "right", "epsilon"), rows, left=words)
-
-
 def _right(guesses: dict[str, float]) -> str:
-    """Rates of true and false positives, or right guesses of all."""
     if "TPR" in guesses:
         return f"TPR {guesses['TPR']:.4g}, FPR {guesses['FPR']:.4g}"
     if "correct" in guesses:

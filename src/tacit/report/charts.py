@@ -26,6 +26,28 @@ GREY = "#8a8f98"
 DASHES = ("solid", "dash", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star")
 
+# As the attribute `stroke-dasharray` of SVG has them, in CSS pixels.
+_DASH_LENGTHS: Mapping[str, str] = {
+    "solid": "none",
+    "dash": "7 4",
+    "dot": "2 3",
+    "dashdot": "7 3 2 3",
+    "longdash": "10 4",
+}
+# Paths of SVG around the middle of their symbol, in CSS pixels.
+_OUTLINES: Mapping[str, str] = {
+    "circle": "M-4,0A4,4 0 1,1 4,0A4,4 0 1,1 -4,0Z",
+    "square": "M-3.6,-3.6H3.6V3.6H-3.6Z",
+    "diamond": "M0,-5L5,0L0,5L-5,0Z",
+    "triangle-up": "M-4.6,3.6H4.6L0,-4.6Z",
+    "triangle-down": "M-4.6,-3.6H4.6L0,4.6Z",
+    "x": "M-4,-2.4L-2.4,-4L0,-1.6L2.4,-4L4,-2.4L1.6,0L4,2.4L2.4,4L0,1.6L-2.4,4L-4,2.4L-1.6,0Z",
+    "cross": "M-4.5,-1.5H-1.5V-4.5H1.5V-1.5H4.5V1.5H1.5V4.5H-1.5V1.5H-4.5Z",
+    "star": "M0,-5.2L1.3,-1.7H5L2,0.6L3.1,4.2L0,2L-3.1,4.2L-2,0.6L-5,-1.7H-1.3Z",
+    "line-ew": "M-6,0H6",
+    "arrow": "M0,-4L7,0L0,4Z",
+}
+
 _GRID = "rgba(138, 143, 152, 0.25)"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _POINTS_WITH_MARKERS = 40
@@ -54,16 +76,6 @@ class Drawing:
 def scatter(**attributes: Any) -> Trace:
     """Points or lines, by the attributes of plotly.js."""
     return {"type": "scatter", **attributes}
-
-
-def changed(layout: Layout, **attributes: Any) -> Layout:
-    """A layout with some attributes changed; those inside of others are changed one by one."""
-    inner = {
-        name: changed(layout[name], **value)
-        for name, value in attributes.items()
-        if isinstance(value, Mapping) and isinstance(layout.get(name), Mapping)
-    }
-    return {**layout, **attributes, **inner}
 
 
 @dataclass(frozen=True)
@@ -108,10 +120,11 @@ class Axis:
     settings: dict[str, object] = field(default_factory=dict)
 
 
-def base_layout(x: Axis, y: Axis) -> Layout:
+def base_layout(x: Axis, y: Axis, **changed: Any) -> Layout:
     """Give the layout that all charts share: no background and a thin grid.
 
-    The legend and the title of the vertical axis are words of the page: see `Drawing`.
+    The legend and the title of the vertical axis are words of the page: see `Drawing`. Attributes
+    that are `changed` are those of plotly.js.
     """
     return {
         "autosize": True,
@@ -123,6 +136,7 @@ def base_layout(x: Axis, y: Axis) -> Layout:
         "showlegend": False,
         "xaxis": _axis(x),
         "yaxis": _axis(replace(y, title="")),
+        **changed,
     }
 
 
@@ -150,10 +164,14 @@ def line_figure(
 
     On a logarithmic axis, zero and negative values cannot be shown and leave a gap.
     """
-    shown = [_shown_on(y, line) for line in series]
+    if y.scale == "log":
+        series = [
+            replace(line, values=[value if value and value > 0 else None for value in line.values])
+            for line in series
+        ]
     drawn = [
         line
-        for line in shown
+        for line in series
         if any(a is not None and b is not None for a, b in zip(xs, line.values, strict=True))
     ]
     if not drawn:
@@ -179,14 +197,54 @@ def line_figure(
     return Drawing(traces, base_layout(x, y), y.title, has_legend=len(series) > 1)
 
 
-def _shown_on(axis: Axis, line: Series) -> Series:
-    if axis.scale != "log":
-        return line
-    positive = [value if value is not None and value > 0 else None for value in line.values]
-    return replace(line, values=positive)
-
-
 def has_wide_range(values: Sequence[float | None]) -> bool:
     """Say whether the positive values span so much that only a logarithmic axis shows them."""
     positive = [value for value in values if value is not None and value > 0]
     return bool(positive) and max(positive) > 50 * min(positive)
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of the legend, which hides and shows the `traces` at these places.
+
+    `dashes` are the lengths of dashes and gaps, empty where no line is drawn, and `outline` is the
+    symbol as a path of SVG, empty where none is drawn, and perhaps not `filled`.
+    """
+
+    name: str
+    traces: tuple[int, ...]
+    colour: str
+    dashes: str
+    outline: str
+    filled: bool
+
+
+def keys(drawing: Drawing) -> tuple[Key, ...]:
+    """Give the legend: an entry for each trace that has one, in their order.
+
+    A trace without one, such as the band of a line, goes with that of its group. The page draws
+    them: a legend of plotly.js is a box that scrolls where it has no room; this one wraps, is read
+    aloud, and is printed.
+    """
+    shown: list[tuple[int, Trace]] = []
+    groups: dict[str, list[int]] = {}
+    for place, trace in enumerate(drawing.data if drawing.has_legend else ()):
+        if trace.get("showlegend", True):
+            shown.append((place, trace))
+        elif "legendgroup" in trace:
+            groups.setdefault(trace["legendgroup"], []).append(place)
+    made = []
+    for place, trace in shown:
+        line, marker = trace.get("line", {}), trace.get("marker", {})
+        symbol, is_open, _ = str(marker.get("symbol", "circle")).partition("-open")
+        mode = trace.get("mode", "lines+markers")
+        key = Key(
+            name=str(trace["name"]),
+            traces=(place, *groups.get(trace.get("legendgroup", ""), ())),
+            colour=str(marker.get("color", line.get("color", "currentColor"))),
+            dashes=_DASH_LENGTHS[str(line.get("dash", "solid"))] if "lines" in mode else "",
+            outline=_OUTLINES[symbol] if "markers" in mode else "",
+            filled=not is_open,
+        )
+        made.append(key)
+    return tuple(made)

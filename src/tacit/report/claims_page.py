@@ -19,7 +19,6 @@ from tacit.report.charts import (
     Chart,
     Drawing,
     base_layout,
-    changed,
     scatter,
 )
 from tacit.report.protection import MOST_SHOWN, SIZE_NOTE, epsilon_words, lower_words, size_note
@@ -128,9 +127,13 @@ def _reading(row: Row) -> str:
 def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     """Claimed, certified and proved epsilon of the rows that have any, on a logarithmic axis."""
     numbered = list(enumerate(rows, start=1))
-    drawn = [pair for pair in numbered if any(_positive(pair[1][key]) for key, *_ in _SERIES)]
+    drawn = [pair for pair in numbered if any(_place(pair[1][key]) for key, *_ in _SERIES)]
     shown = [row for _, row in drawn]
-    figure = None
+    figure, edge = None, ""
+    if any(_place(row[key]) == _EDGE for row in shown for key, *_ in _SERIES):
+        edge = (
+            f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
+        )
     if shown:
         numbers = [str(number) for number, _ in drawn]
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
@@ -148,7 +151,7 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
                 hovertemplate="%{customdata}",
             )
             for key, name, colour, symbol in _SERIES
-            if any(_positive(row[key]) for row in shown)
+            if any(_place(row[key]) for row in shown)
         ]
         settings: dict[str, object] = {
             "autorange": "reversed",
@@ -157,16 +160,13 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             "tickvals": numbers,
             "ticktext": labels,
         }
-        layout = base_layout(
-            Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
-        )
-        layout = changed(layout, hovermode="closest")
-        figure = Drawing(traces, layout)
+        x, y = Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
+        figure = Drawing(traces, base_layout(x, y, hovermode="closest"))
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim left of what is proved (upward triangle) is too small; one right of what "
-        f"is certified (downward triangle) holds.{_edge_note(shown)}",
+        f"is certified (downward triangle) holds.{edge}",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
         height=70 + _ROW_HEIGHT * len(shown),
@@ -180,12 +180,6 @@ def _place(value: float | None) -> float | None:
     return value if value <= MOST_SHOWN else _EDGE
 
 
-def _edge_note(rows: Sequence[Row]) -> str:
-    if not any(_place(row[key]) == _EDGE for row in rows for key, *_ in _SERIES):
-        return ""
-    return f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
-
-
 def _ticks(rows: Sequence[Row]) -> dict[str, object]:
     """Powers of ten that the rows span, and words for the edge where it is used."""
     places = [place for row in rows for key, *_ in _SERIES if (place := _place(row[key]))]
@@ -194,7 +188,3 @@ def _ticks(rows: Sequence[Row]) -> dict[str, object]:
     if max(places) == _EDGE:
         marks[_EDGE] = "more"
     return {"tickmode": "array", "tickvals": list(marks), "ticktext": list(marks.values())}
-
-
-def _positive(value: float | None) -> bool:
-    return value is not None and value > 0

@@ -36,6 +36,7 @@ from tacit.report.view import (
 from tacit.report.wording import (
     NOTHING,
     bytes_text,
+    count_text,
     duration_text,
     number_text,
     percent_text,
@@ -63,24 +64,33 @@ _LARGEST = (
 def compare_page(document: Row) -> str:
     """Give the page of a comparison as HTML."""
     lines, seeds, score = document["lines"], document["seeds"], document["score"]
-    sites = [
-        (f"What each site gains: {compared(table['metric']).title}", site_table(table))
-        for table in document["sites"]
-    ]
     grid = [
         (line["name"], *point_cells(point, score))
         for line in lines
         if len(line["points"]) > 1
         for point in line["points"]
     ]
+    failed = [
+        f"{_line_name({**line, 'chosen': place})}, seed {run['seed']}: {run['error']}"
+        for line, place, run in _failed(document)
+    ]
+    source = f"After {document['source']}. " if document["source"] else ""
+    quick = "Quick version: short runs, not for conclusions. " if document["quick"] else ""
+    subtitle = (
+        f"{source}{quick}{count_text(len(lines), 'line')}, {document['complete']} of "
+        f"{document['runs']} runs complete, {count_text(seeds, 'seed')} a setting."
+    )
     blocks = [
-        Heading("tacit compare", document["title"], _subtitle(document)),
+        Heading("tacit compare", document["title"], subtitle),
         *(
             [Banner("warn", "What all runs cost together", document["sentences"])]
             if document["sentences"]
             else []
         ),
-        *(sheet(table, title) for title, table in sites),
+        *(
+            sheet(site_table(table), f"What each site gains: {compared(table['metric']).title}")
+            for table in document["sites"]
+        ),
         Text("The charts need JavaScript; the tables do not.", "noscript"),
         *(
             Titled(
@@ -94,13 +104,7 @@ def compare_page(document: Row) -> str:
         Text(f"{_DEVIATION if seeds > 1 else ''}{_LARGEST}"),
         *([sheet(_table(_grid_columns(score), grid), "Every point of the grids")] if grid else []),
         *listed("Notes", document["notes"]),
-        *listed(
-            "Runs that are missing or ended early",
-            [
-                f"{_line_name({**line, 'chosen': place})}, seed {run['seed']}: {run['error']}"
-                for line, place, run in _failed(document)
-            ],
-        ),
+        *listed("Runs that are missing or ended early", failed),
     ]
     return html(blocks, f"Written by tacit {document['tacit_version']} from the run folders alone.")
 
@@ -185,6 +189,10 @@ def columns(score: str) -> tuple[str, ...]:
 def line_cells(line: Row, score: str) -> tuple[str, ...]:
     """A line's row of the table: one cell for each of `columns`."""
     point = line["points"][line["chosen"]]
+    published = [
+        f"{value:g} %" if key == "test_accuracy" else f"{measure_title(key)} {value:g}"
+        for key, value in line["published"].items()
+    ]
     return (
         _line_name(line),
         *_score_cells(point, compared(score)),
@@ -192,7 +200,7 @@ def line_cells(line: Row, score: str) -> tuple[str, ...]:
         epsilon_cell(point, "epsilon", NOTHING),
         bytes_text(_mean(point, "bytes_sent")),
         duration_text(_mean(point, "seconds")),
-        _published(line),
+        ", ".join(published) or NOTHING,
         NOTHING if line["difference"] is None else f"{line['difference']:+.3g}",
     )
 
@@ -264,24 +272,6 @@ def _spread(figure: Row | None, *, percent: bool = False) -> str:
         f"{100 * width:.1f}" if percent else f"{width:.{digits}f}" if digits else number_text(width)
     )
     return f"{mean}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{deviation}"
-
-
-def _published(line: Row) -> str:
-    texts = [
-        f"{value:g} %" if key == "test_accuracy" else f"{measure_title(key)} {value:g}"
-        for key, value in line["published"].items()
-    ]
-    return ", ".join(texts) or NOTHING
-
-
-def _subtitle(document: Row) -> str:
-    source = f"After {document['source']}. " if document["source"] else ""
-    quick = "Quick version: short runs, not for conclusions. " if document["quick"] else ""
-    lines, seeds = len(document["lines"]), document["seeds"]
-    return (
-        f"{source}{quick}{lines} {'line' if lines == 1 else 'lines'}, {document['complete']} of "
-        f"{document['runs']} runs complete, {seeds} {'seed' if seeds == 1 else 'seeds'} a setting."
-    )
 
 
 def _failed(document: Row) -> list[tuple[Row, int, Row]]:

@@ -22,10 +22,8 @@ from tacit.report.charts import (
     Axis,
     Chart,
     Drawing,
-    Layout,
     Trace,
     base_layout,
-    changed,
     has_wide_range,
     scatter,
 )
@@ -53,19 +51,9 @@ MEASURE_TITLES = {
     "consensus_distance": "consensus distance",
     "suboptimality": "f(x) - f* of the common model (private, not covered by epsilon)",
 }
-_KEYS = {
-    "steps": "step",
-    "rounds": "step",
-    "bytes": "bytes",
-    "epsilon": "epsilon",
-    "budget": "epsilon",
-}
+_KEYS = {"steps": "step", "rounds": "step", "budget": "epsilon"}  # others as the axis
 _COLOURS = (BLUE, RED, GREEN, PURPLE, AMBER, SKY, GREY)
 _FLOOR = 0.01  # of the mean: where a band that reaches zero ends on a logarithmic axis
-_ABSENT = dict.fromkeys(
-    ("epsilon", "budget"), "There is nothing to draw: no run here has an epsilon."
-)
-_X_FORMATS = {"bytes": ("~s", "B")}
 
 
 @dataclass(frozen=True)
@@ -125,16 +113,11 @@ def panels(document: Row, axis: str) -> tuple[Panel, ...]:
     if axis == "records":
         return tuple(_site_panel(table, place) for place, table in enumerate(document["sites"]))
     groups = dict.fromkeys(line["group"] for line in document["lines"])
-    return tuple(
-        _panel(
-            f"{axis}-{place}",
-            group,
-            axis,
-            document["y"],
-            [line for line in document["lines"] if line["group"] == group],
-        )
-        for place, group in enumerate(groups)
-    )
+    made = []
+    for place, group in enumerate(groups):
+        lines = [line for line in document["lines"] if line["group"] == group]
+        made.append(_panel(f"{axis}-{place}", group, axis, document["y"], lines))
+    return tuple(made)
 
 
 def run_panels(rows: Sequence[PublicMeasurement]) -> tuple[Panel, ...]:
@@ -143,16 +126,15 @@ def run_panels(rows: Sequence[PublicMeasurement]) -> tuple[Panel, ...]:
     y = {"accuracy": "test_accuracy", "loss": "test_loss"}.get(measure.name, measure.name)
     names = {"mean": "mean over nodes", "worst": "worst node", "consensus": "consensus model"}
     no_budget = {"group": "", "published": {}, "points": [{"private": None}], "chosen": 0}
-    curves: dict[str, list[Row]] = {
-        key: [
-            {"step": row.step, "epsilon": row.epsilon and row.epsilon.most, "deviation": None}
-            | {"mean": mean}
+    lines: list[Row] = []
+    for key, name in names.items():
+        curve = [
+            {"step": row.step, "epsilon": row.epsilon and row.epsilon.most}
+            | {"mean": mean, "deviation": None}
             for row in rows
             if (mean := getattr(row.leading[1], key, None)) is not None
         ]
-        for key in names
-    }
-    lines = [{"name": names[key], "curve": curve, **no_budget} for key, curve in curves.items()]
+        lines.append({"name": name, "curve": curve, **no_budget})
     axes = ("steps", "epsilon") if any(row.epsilon for row in rows) else ("steps",)
     drawn = [panels({"lines": lines, "y": y}, axis)[0] for axis in axes]
     return tuple(replace(panel, label=f"test {measure.title}") for panel in drawn)
@@ -272,7 +254,8 @@ def _drawn(name: str, place: int, points: Sequence[tuple[float, Row]]) -> Curve:
 
 def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
     measured = line["ends" if axis == "budget" else "curve"]
-    points = [(point[_KEYS[axis]], point) for point in measured if point[_KEYS[axis]] is not None]
+    key = _KEYS.get(axis, axis)
+    points = [(point[key], point) for point in measured if point[key] is not None]
     printed = line["published"].get(measure)
     if printed is not None and compared(measure).percent:
         printed /= 100  # papers print per cent
@@ -329,37 +312,34 @@ def chart(panel: Panel, seeds: int) -> Chart:
         caption += f"; without a point here: {', '.join(panel.absent)}"
     figure = None
     if panel.curves:
-        figure = Drawing(
-            data=[trace for curve in panel.curves for trace in _traces(curve)],
-            layout=_layout(panel),
-            y_title=measure,
-        )
+        ticks, suffix = ("~s", "B") if panel.axis == "bytes" else ("", "")
+        x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
+        y_ticks = ".0~%" if compared(panel.measure).percent else ""
+        y = Axis(measure, "log" if panel.log_y else "linear", y_ticks)
+        traces = [trace for curve in panel.curves for trace in _traces(curve)]
+        figure = Drawing(traces, base_layout(x, y, hovermode="closest"), measure)
+    missing = "no run has a point here yet"
+    if panel.axis in ("epsilon", "budget"):
+        missing = "no run here has an epsilon"
     return Chart(
         key=f"compare-{panel.key}",
         title=panel.title or measure,
         caption=f"{caption}.",
         figure=figure,
-        absent=_ABSENT.get(panel.axis, "There is nothing to draw: no run has a point here yet."),
+        absent=f"There is nothing to draw: {missing}.",
     )
-
-
-def _layout(panel: Panel) -> Layout:
-    ticks, suffix = _X_FORMATS.get(panel.axis, ("", ""))
-    x = Axis(AXIS_TITLES[panel.axis], "log" if panel.log_x else "linear", ticks, suffix)
-    y_ticks = ".0~%" if compared(panel.measure).percent else ""
-    y = Axis(panel.y_title, "log" if panel.log_y else "linear", y_ticks)
-    return changed(base_layout(x, y), hovermode="closest")
 
 
 def _traces(curve: Curve) -> list[Trace]:
     traces = []
     if curve.low:
+        red, green, blue = (int(curve.colour[at : at + 2], 16) for at in (1, 3, 5))
         traces.append(
             scatter(
                 x=[*curve.x, *reversed(curve.x)],
                 y=[*curve.high, *reversed(curve.low)],
                 fill="toself",
-                fillcolor=_faint(curve.colour),
+                fillcolor=f"rgba({red}, {green}, {blue}, 0.16)",
                 line={"width": 0},
                 mode="lines",
                 hoverinfo="skip",
@@ -391,8 +371,3 @@ def _traces(curve: Curve) -> list[Trace]:
             )
         )
     return traces
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red}, {green}, {blue}, 0.16)"

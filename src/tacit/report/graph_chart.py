@@ -21,7 +21,6 @@ from tacit.report.charts import (
     Drawing,
     Trace,
     base_layout,
-    changed,
     scatter,
 )
 from tacit.report.documents.run import CommunicationGraph
@@ -86,31 +85,25 @@ def graph_chart(topology: CommunicationGraph, nodes: int) -> Chart:
         figure, absent = None, "The graph has no edges: nodes send nothing to each other."
     else:
         figure, absent = _graph_figure(topology, union, size, nodes), ""
+    drawn = "Each line joins two nodes that exchange messages"
+    if topology.directed:
+        drawn = "Each arrow is a message from its tail to its head"
+    period, turns = len(topology.edges), ", at every step"
+    if period > len(_COLOURS):
+        turns = f"; the {period} graphs of the period are drawn on top of each other"
+    elif period > 1:
+        turns = (
+            f"; the {period} graphs of the period take turns, each with a colour and a kind of "
+            "line of its own"
+        )
     return Chart(
         key="graph",
         title="Who talks to whom",
-        caption=f"{_colour_sentence(topology)} {degrees}",
+        caption=f"{drawn}{turns}. {degrees}",
         figure=figure,
         absent=absent,
         height=GRAPH_HEIGHT,
     )
-
-
-def _colour_sentence(topology: CommunicationGraph) -> str:
-    drawn = (
-        "Each arrow is a message from its tail to its head"
-        if topology.directed
-        else ("Each line joins two nodes that exchange messages")
-    )
-    period = len(topology.edges)
-    if period <= 1:
-        return f"{drawn}, at every step."
-    if period <= len(_COLOURS):
-        return (
-            f"{drawn}; the {period} graphs of the period take turns, each with a colour and a kind "
-            "of line of its own."
-        )
-    return f"{drawn}; the {period} graphs of the period are drawn on top of each other."
 
 
 def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Drawing:
@@ -123,11 +116,10 @@ def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nod
         layers = [_proper_edges(graph, topology.directed) for graph in topology.edges]
         names = [f"graph {number} of {period}" for number in range(1, period + 1)]
     # equal units on both axes keep the circle round at every width
-    hidden = {"visible": False, "range": [-1.15, 1.15], "fixedrange": True}
-    layout = changed(
-        base_layout(Axis(""), Axis("")),
-        xaxis={**hidden, "constrain": "domain"},
-        yaxis={**hidden, "scaleanchor": "x", "constrain": "domain"},
+    hidden: dict[str, object] = {"visible": False, "range": [-1.15, 1.15], "fixedrange": True}
+    layout = base_layout(
+        Axis("", settings={**hidden, "constrain": "domain"}),
+        Axis("", settings={**hidden, "scaleanchor": "x", "constrain": "domain"}),
         hovermode="closest",
         dragmode=False,
         margin={"l": 8, "r": 8, "t": 8, "b": 8},
@@ -137,26 +129,30 @@ def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nod
         for edges, name, colour, dash in zip(layers, names, _COLOURS, cycle(_DASHES), strict=False)
         if edges
     ]
-    traces = [*lines, _network_nodes(places, radius, nodes)]
-    return Drawing(traces, layout, has_legend=len(layers) > 1)
+    vertices = scatter(
+        x=[x for x, _ in places],
+        y=[y for _, y in places],
+        text=[str(node) if node < nodes else "server" for node in range(size)],
+        mode="markers+text" if radius >= _SMALLEST_LABELLED else "markers",
+        textfont={"size": 10, "color": "#ffffff"},
+        marker={"size": 2 * radius, "color": "#4a5361", "line": {"color": GREY, "width": 1}},
+        hovertemplate="node %{text}<extra></extra>",
+        showlegend=False,
+    )
+    return Drawing([*lines, vertices], layout, has_legend=len(layers) > 1)
 
 
 def _places(union: set[Edge], size: int) -> list[tuple[float, float]]:
     """Put nodes clockwise on the unit circle, and the hub of a star in its middle."""
-    hub = _hub(union, size)
+    touching = Counter(end for edge in union for end in edge)
+    hubs = [node for node, count in touching.items() if count == len(union)]
+    hub = hubs[0] if len(hubs) == 1 and size > 3 else None
     rim = [node for node in range(size) if node != hub]
     turn = 2 * math.pi / len(rim)
     places = [(0.0, 0.0)] * size
     for position, node in enumerate(rim):
         places[node] = (math.sin(position * turn), math.cos(position * turn))
     return places
-
-
-def _hub(union: set[Edge], size: int) -> int | None:
-    """Give the one node that every edge touches, in a graph that looks like a star."""
-    touching = Counter(end for edge in union for end in edge)
-    hubs = [node for node, count in touching.items() if count == len(union)]
-    return hubs[0] if len(hubs) == 1 and size > 3 else None
 
 
 def _edge_trace(
@@ -193,18 +189,4 @@ def _edge_trace(
             "line": {"width": 0},
         },
         hoverinfo="skip",
-    )
-
-
-def _network_nodes(places: Sequence[tuple[float, float]], radius: float, nodes: int) -> Trace:
-    names = [str(node) if node < nodes else "server" for node in range(len(places))]
-    return scatter(
-        x=[x for x, _ in places],
-        y=[y for _, y in places],
-        text=names,
-        mode="markers+text" if radius >= _SMALLEST_LABELLED else "markers",
-        textfont={"size": 10, "color": "#ffffff"},
-        marker={"size": 2 * radius, "color": "#4a5361", "line": {"color": GREY, "width": 1}},
-        hovertemplate="node %{text}<extra></extra>",
-        showlegend=False,
     )

@@ -14,9 +14,8 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tacit.report.charts import Drawing
+from tacit.report.charts import Drawing, keys
 from tacit.report.documents.base import plain_json
-from tacit.report.legend import keys
 from tacit.report.view import Block
 
 

@@ -36,7 +36,7 @@ def ledger_blocks(document: LedgerReport) -> list[Block]:
     return [
         *blocks,
         *(Text(f"trust model {name}: {TRUST_MODELS[observer(name)]}") for name in models),
-        *(Text(line) for line in _whom(document)),
+        *map(Text, _whom(document)),
         *(Text(line, style="dim") for line in _lines(document)),
         Text(
             "Spent is certified for all runs together, recomputed from the file. Left is the plain "
@@ -59,7 +59,6 @@ def _whom(document: LedgerReport) -> Iterator[str]:
 
 
 def _lines(document: LedgerReport) -> Iterator[str]:
-    """A line for each run and each file."""
     for run in document.runs:
         entered = run.created.replace("T", " ")
         yield (
@@ -83,7 +82,6 @@ def _mechanisms(document: LedgerReport) -> list[Mechanism]:
 
 
 def _named(rows: Sequence[LedgerAccount]) -> str:
-    """Whose accounts some rows are."""
     numbers = [row.node for row in rows if row.node is not None]
     if numbers:
         return node_list(numbers, [row.name for row in rows])
@@ -111,13 +109,8 @@ def _cells(row: LedgerAccount) -> tuple[str, ...]:
 
 def _words_of(document: LedgerReport, run: str) -> list[str]:
     """The mechanisms of a run at its nodes, each once, in words."""
-    used = {
-        release.mechanism
-        for row in document.nodes
-        for release in row.releases
-        if release.run == run
-    }
+    accounts = (row.releases for row in document.nodes)
+    used = {release.mechanism for own in accounts for release in own if release.run == run}
     mechanisms = _mechanisms(document)
-    words = [mechanisms[place].explain(number_text) for place in used]
-    kinds = sorted(set(words))
+    kinds = sorted({mechanisms[place].explain(number_text) for place in used})
     return kinds if len(kinds) < 3 else [*kinds[:2], f"and {len(kinds) - 2} more kinds"]

@@ -22,7 +22,6 @@ from tacit.report.charts import (
     Drawing,
     Trace,
     base_layout,
-    changed,
     scatter,
 )
 from tacit.report.view import (
@@ -74,9 +73,17 @@ def optimise_blocks(document: Mapping[str, Any]) -> list[Block]:
         *([Text(private, style="bold red", only="terminal")] if warning else []),
         sheet(_choices_table(whole, document), "The choices"),
         *(
-            replace(_grid_table(f"best of each {key}", rows), only="terminal")
-            for key, rows in (("batch", document["batches"]), ("clip", document["clips"]))
-            if rows
+            replace(
+                _runs_table(
+                    f"best of each {key}",
+                    "batch",
+                    [(str(run["batch"]), run) for run in runs],
+                    *("clip", "steps", "noise_multiplier", "record_gradients"),
+                ),
+                only="terminal",
+            )
+            for key, runs in (("batch", document["batches"]), ("clip", document["clips"]))
+            if runs
         ),
         sheet(_purchases_table(document["purchases"])),
         *listed("Advice", document["advice"], lead="advice: "),
@@ -99,36 +106,29 @@ def _bound_note(choice: Row) -> str:
 
 
 def _bound_chart(document: Row) -> Chart:
-    claim = document["published"]
-    lines = [
+    claim, best, now = document["published"], document["certified"], document["as_is"]
+    # where batch or clip were chosen, the optimum lies off the file's own curve
+    chosen = [f"{key} {best[key]}" for key in ("batch", "clip") if best[key] != now[key]]
+    optimum = "certified optimum" + (f" ({', '.join(chosen)})" if chosen else "")
+    traces = [
         _line("claimed noise, one record a step", document["claimed_curve"], AMBER, dash="dash"),
         _line("certified noise, the file's batch", document["curve"], BLUE),
-    ]
-    points = [
         _point("published optimum", claim, AMBER, "diamond"),
-        _point(_optimum_name(document), document["certified"], BLUE, "star"),
-        _point("as it stands", document["as_is"], GREY, "circle"),
+        _point(optimum, best, BLUE, "star"),
+        _point("as it stands", now, GREY, "circle"),
     ]
     if claim["certified"] is not None:
-        points.append(
-            _point("published steps, certified noise", claim["certified"], RED, "diamond-open")
-        )
+        name = "published steps, certified noise"
+        traces.append(_point(name, claim["certified"], RED, "diamond-open"))
     return _chart(
         "bound",
         "Bound against the number of steps",
         f"The bound of the mean squared gradient norm ({THEOREM}): the claimed curve "
         "with the noise of its Theorem 2, the certified one with the noise that the budgets "
         "really need. Lower is better; its direction is to be trusted, not its size.",
-        [*lines, *points],
+        traces,
         _BOUND,
     )
-
-
-def _optimum_name(document: Row) -> str:
-    """The optimum in words; where batch or clip were chosen it lies off the file's own curve."""
-    best, now = document["certified"], document["as_is"]
-    changed = [f"{key} {best[key]}" for key in ("batch", "clip") if best[key] != now[key]]
-    return "certified optimum" + (f" ({', '.join(changed)})" if changed else "")
 
 
 def _waste_charts(document: Row) -> list[Chart]:
@@ -159,10 +159,11 @@ def _search_charts(document: Row) -> list[Chart]:
         rows = sorted(document["batches"], key=lambda row: row["record_gradients"])
         labels = [f"batch {row['batch']}, {row['steps']:,} steps" for row in rows]
         costs = [row["record_gradients"] for row in rows]
-        above = {"mode": "markers+text", "textposition": "top center", "cliponaxis": False}
         trace = {
             **_markers("best of each batch", costs, [row["bound"] for row in rows], labels),
-            **above,
+            "mode": "markers+text",
+            "textposition": "top center",
+            "cliponaxis": False,
         }
         charts.append(
             _chart(
@@ -210,7 +211,7 @@ def _padded(values: Sequence[float]) -> dict[str, object]:
 def _chart(
     key: str, title: str, caption: str, traces: Sequence[Trace], y: Axis, x: Axis = _STEPS
 ) -> Chart:
-    layout = changed(base_layout(x, y), hovermode="closest")
+    layout = base_layout(x, y, hovermode="closest")
     return Chart(key, title, caption, Drawing(traces, layout, y.title, len(traces) > 1), "")
 
 
@@ -310,13 +311,6 @@ def _choices_table(title: str, document: Row) -> Table:
     runs = [(name, run) for name, run in choices if run is not None]
     table = _runs_table(title, "choice", runs, "steps", "batch", "clip", "noise_std")
     return replace(table, strong={len(runs) - 1})
-
-
-def _grid_table(title: str, runs: Sequence[Row]) -> Table:
-    """The best run of each batch or clip that was tried."""
-    named = [(str(run["batch"]), run) for run in runs]
-    keys = ("clip", "steps", "noise_multiplier", "record_gradients")
-    return _runs_table(title, "batch", named, *keys)
 
 
 def _purchases_table(runs: Sequence[Row]) -> Table:

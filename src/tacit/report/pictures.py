@@ -130,7 +130,7 @@ def _draw(figure: SubFigure, panel: Panel) -> None:
         axes.text(0.5, 0.5, "There is nothing to draw.", ha="center", color=_QUIET)
         return
     _prepare_axes(axes, panel)
-    entries: list[tuple[str, Artist]] = []
+    lines: list[Artist] = []  # in the order of their labels
     for place, curve in enumerate(panel.curves):
         if len(curve.low) > 1:
             axes.fill_between(
@@ -145,17 +145,20 @@ def _draw(figure: SubFigure, panel: Panel) -> None:
             marker=_MARKERS[curve.symbol],
             markevery=(place % every, every),  # symbols of lines that lie together stand apart
         )
-        entries.append((_label(curve), line))
+        lines.append(line)
     for curve in panel.curves:
         for published in _published(curve, panel):
             ends = (min(curve.x), max(curve.x))
             (line,) = axes.plot(
                 ends, (published, published), color=curve.colour, linestyle=":", linewidth=1.3
             )
-            entries.append((f"{curve.name}, published", line))
-    labels, lines = zip(*entries, strict=True)
+            lines.append(line)
     figure.legend(
-        lines, labels, loc="outside lower center", ncols=_legend_columns(panel), frameon=False
+        lines,
+        _legend_labels(panel),
+        loc="outside lower center",
+        ncols=_legend_columns(panel),
+        frameon=False,
     )
 
 
@@ -185,10 +188,6 @@ def _write_plainly(axis: XAxis | YAxis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _label(curve: Curve) -> str:
-    return f"{curve.name} ({curve.budget})" if curve.budget else curve.name
-
-
 def _published(curve: Curve, panel: Panel) -> tuple[float, ...]:
     """The printed figure of a curve, if there is one that the axis can show."""
     value = curve.published
@@ -206,5 +205,6 @@ def _legend_rows(panel: Panel) -> int:
 
 
 def _legend_labels(panel: Panel) -> list[str]:
-    printed = [curve.name for curve in panel.curves if _published(curve, panel)]
-    return [*map(_label, panel.curves), *(f"{name}, published" for name in printed)]
+    curves = panel.curves
+    named = [f"{own.name} ({own.budget})" if own.budget else own.name for own in curves]
+    return [*named, *(f"{own.name}, published" for own in curves if _published(own, panel))]

@@ -1,19 +1,25 @@
-"""A plan, and the end of a run, for people: what `tacit plan` and `tacit train` print last."""
+"""A plan, a recommendation and the end of a run, for people: what the commands print last."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from tacit.report.documents.plan import PlanDocument, PlannedNode, PlannedPromise
+from tacit.report.documents.plan import (
+    PlanDocument,
+    PlannedNode,
+    PlannedPromise,
+    RecommendDocument,
+)
 from tacit.report.documents.run import ResultDocument
 from tacit.report.measures import measure_of
 from tacit.report.protection import colluders_table
 from tacit.report.trust_words import person_text, unit_meaning
-from tacit.report.view import Block, Pairs, Table, Text
+from tacit.report.view import Block, Items, Pairs, Table, Text
 from tacit.report.wording import (
     alike,
     bytes_text,
@@ -48,7 +54,10 @@ class PlanNames:
 
 def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
     """What is common to all nodes, then a row for each kind of node."""
-    contraction = "not known"
+    clip, contraction = "none", "not known"
+    if plan.clip is not None:
+        clip = range_text(*plan.clip, _FOUR_DIGITS)
+        clip += "" if names.clipped else ", assumed: nothing is clipped"
     if plan.contraction is not None:
         contraction = f"{plan.contraction:.4f} (spectral gap {1 - plan.contraction:.4f})"
     rows = (
@@ -61,7 +70,7 @@ def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
         ("gossip rounds a step", str(plan.rounds)),
         ("contraction a step", contraction),
         ("bytes sent a node and step", bytes_text(plan.bytes_per_step)),
-        ("clipping bound", _clipping(plan, names)),
+        ("clipping bound", clip),
         ("mechanism", plan.mechanism or "no noise: NOT PRIVATE"),
         ("relation", plan.relation or "-"),
         ("trust model", plan.trust_model or "-"),
@@ -91,13 +100,6 @@ def _judged_by(plan: PlanDocument, names: PlanNames) -> str:
         told += f" (baseline {leading.text(baseline)})"
     told = ", ".join([told, *(other.title for other in others)])
     return f"{told} on {names.test_records:,} public test records"
-
-
-def _clipping(plan: PlanDocument, names: PlanNames) -> str:
-    if plan.clip is None:
-        return "none"
-    shown = range_text(*plan.clip, _FOUR_DIGITS)
-    return shown if names.clipped else f"{shown}, assumed: nothing is clipped"
 
 
 def _nodes(plan: PlanDocument) -> Table:
@@ -144,7 +146,6 @@ def _shares(node: PlannedNode) -> tuple[str, str]:
 
 
 def _budget(node: PlannedNode) -> str:
-    """Epsilon and delta, or the guess, that must hold; a dash for what was not asked."""
     if node.guess is not None:
         return f"guess {node.guess:g}"
     epsilon = "-" if node.budget is None else f"{node.budget:g}"
@@ -157,37 +158,35 @@ def _epsilon(value: float | None, without: str) -> str:
 
 def promise_facts(promise: PlannedPromise) -> Pairs:
     """What the paper promises of the result: its own words."""
-    title = "what the paper promises under its conditions: not certified"
-    return Pairs((("source", promise.source), *_promised(promise)), title=title)
-
-
-def _promised(promise: PlannedPromise) -> Iterator[tuple[str, str]]:
     after = f"after {promise.steps} steps, with this noise"
+    rows = [("source", promise.source)]
     if promise.bound is not None:
-        yield promise.quantity, f"at most {number_text(promise.bound)} {after}"
+        rows.append((promise.quantity, f"at most {number_text(promise.bound)} {after}"))
     elif promise.evaluated is not None:
         told = f"{number_text(promise.evaluated)} {after}, and what is not evaluated"
-        yield promise.quantity, f"at most {told}"
+        rows.append((promise.quantity, f"at most {told}"))
     for term in promise.terms:
         if term.value is None:
-            yield f"- {term.name}", f"not evaluated: {term.reason}"
+            rows.append((f"- {term.name}", f"not evaluated: {term.reason}"))
         elif len(promise.terms) > 1:
-            yield f"- {term.name}", number_text(term.value)
-    if promise.trivial_bound is not None:
-        yield "with no theorem, G^2", f"at most {number_text(promise.trivial_bound)}"
-    if promise.best_steps is not None:
-        best = f"{number_text(promise.best_steps)} (here {promise.steps})"
-        yield "best number of steps, K*", best
-    if promise.best_bound is not None:
-        yield "bound there, with the paper's noise", number_text(promise.best_bound)
-    if promise.order is not None:
-        yield "order of the bound", f"{number_text(promise.order)}, without constants"
-    for name, value in promise.figures.items():
-        if value is not None:
-            yield name, number_text(value).removesuffix(".0")
+            rows.append((f"- {term.name}", number_text(term.value)))
+    others = (
+        ("with no theorem, G^2", promise.trivial_bound, "at most {}"),
+        ("best number of steps, K*", promise.best_steps, f"{{}} (here {promise.steps})"),
+        ("bound there, with the paper's noise", promise.best_bound, "{}"),
+        ("order of the bound", promise.order, "{}, without constants"),
+    )
+    rows += [(name, told.format(number_text(one))) for name, one, told in others if one is not None]
+    rows += [
+        (name, number_text(value).removesuffix(".0"))
+        for name, value in promise.figures.items()
+        if value is not None
+    ]
     broken = [condition.text for condition in promise.conditions if not condition.holds]
-    for number, text in enumerate(broken):
-        yield "" if number else "conditions not met here", text
+    rows += [
+        ("" if number else "conditions not met here", text) for number, text in enumerate(broken)
+    ]
+    return Pairs(rows, title="what the paper promises under its conditions: not certified")
 
 
 def missing_constants(promise: PlannedPromise) -> str:
@@ -252,3 +251,39 @@ def _spent(result: ResultDocument) -> Iterator[tuple[str, str]]:
     claims += [math.inf] if result.claim.infinite else []
     claimed = range_text(min(claims), max(claims), epsilon_text) if claims else "no claim"
     yield "epsilon claimed by the paper, same noise", claimed
+
+
+def recommend_blocks(document: RecommendDocument) -> list[Block]:
+    """What is proposed, then the forecasts, then what is to be known before it is used."""
+    proposed = [
+        (row.key, json.dumps(row.value, ensure_ascii=False), row.reason)
+        for row in document.proposed
+    ]
+    own = {"server": "all-messages"}.get(document.trust_model, document.trust_model)
+    forecasts = [
+        (
+            f"{row.trust_model}{' (chosen)' if row.trust_model == own else ''}",
+            *map(number_text, (row.noise_norm, row.signal, row.noise_over_signal)),
+            str(row.rounds),
+        )
+        for row in document.forecasts
+    ]
+    missing = [f"{name} cannot be had here: {why}" for name, why in document.unavailable.items()]
+    title, other = f"proposed, for {about(document)}", "noise against signal, by who sees what"
+    columns = ("key", "value", "why")
+    words = ("trust model", "noise over C", "signal over C", "noise over signal", "rounds")
+    return [
+        Table(columns, proposed, title=title, left=columns),
+        Table(words, forecasts, title=other, left=words),
+        Items(missing, lead="note: "),
+        Items(document.conflicts, lead="conflict: "),
+        Items(document.warnings, lead="warning: "),
+    ]
+
+
+def about(document: RecommendDocument) -> str:
+    """What a recommendation is for, in a few words."""
+    least, most = document.records
+    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    nodes = count_text(document.nodes, "node")
+    return f"{nodes} of {each} records and {document.parameters:,} parameters"

@@ -19,7 +19,6 @@ from tacit.report.charts import (
     Chart,
     Drawing,
     Series,
-    Trace,
     base_layout,
     has_wide_range,
     line_figure,
@@ -65,8 +64,6 @@ _GRADIENTS: _Lines = (
     ("largest", "gradient_norm.largest", PURPLE, ""),
     ("clipping bound", "clip", RED, "dot"),
 )
-_DISTANCES: _Lines = (("distance to the average model", "consensus_distance", BLUE, ""),)
-_NOISE: _Lines = (("noise", "noise_std", BLUE, ""),)
 _NODE_MARKERS: Mapping[str, Mapping[str, object]] = {
     "budget": {"symbol": "line-ew-open", "size": 13, "line": {"width": 2}},
     "claimed by the paper's formula": {"symbol": "diamond-open", "size": 9, "line": {"width": 2}},
@@ -284,7 +281,32 @@ def _node_chart(result: ResultDocument) -> list[Chart]:
     if len(set(zip(*columns, strict=True))) == 1:
         return []
     apart = result.node_count <= _MOST_NODES_APART
-    figure, left_out = _node_figure(result, apart)
+    names = list(range(result.node_count))
+    if not apart:
+        names.sort(key=lambda node: result.epsilon[node] or 0.0)
+    lines = [
+        Series(name, [getattr(result, field)[node] for node in names], colour, dash)
+        for name, field, colour, dash in _NODE_EPSILONS
+    ]
+    series, left_out = _with_meaning(lines)
+    drawn = [line for line in series if any(value is not None for value in line.values)]
+    traces = [
+        scatter(
+            x=names if apart else list(range(1, len(names) + 1)),
+            y=list(line.values),
+            customdata=names,
+            name=line.name,
+            mode="markers" if apart else "lines",
+            marker={"color": line.colour, **_NODE_MARKERS[line.name]},
+            line={"color": line.colour, "dash": line.dash, "width": 2},
+            hovertemplate=f"%{{y:{line.hover}}} (node %{{customdata}})",
+        )
+        for line in drawn
+    ]
+    title = "node" if apart else "nodes, in order of certified epsilon"
+    x = Axis(title, settings={"showgrid": False})
+    y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
+    figure = Drawing(traces, base_layout(x, y), y.title) if drawn else None
     order = "" if apart else ", and nodes are ordered by their certified epsilon"
     caption = (
         "A certified epsilon above a node's budget means that the node has spent more than it "
@@ -292,39 +314,6 @@ def _node_chart(result: ResultDocument) -> list[Chart]:
     )
     absent = "No node has an epsilon or a budget in this run."
     return [Chart("epsilon-nodes", "Final epsilon by node", caption, figure, absent)]
-
-
-def _node_figure(result: ResultDocument, apart: bool) -> tuple[Drawing | None, str]:
-    names = list(range(result.node_count))
-    if not apart:
-        names.sort(key=lambda node: result.epsilon[node] or 0.0)
-    lines = [
-        Series(name, [getattr(result, field)[node] for node in names], colour, dash, ".3g")
-        for name, field, colour, dash in _NODE_EPSILONS
-    ]
-    series, left_out = _with_meaning(lines)
-    drawn = [line for line in series if any(value is not None for value in line.values)]
-    if not drawn:
-        return None, left_out
-    y = _epsilon_axis("epsilon", [value for line in drawn for value in line.values])
-    title = "node" if apart else "nodes, in order of certified epsilon"
-    x = Axis(title, settings={"showgrid": False})
-    positions = names if apart else list(range(1, len(names) + 1))
-    traces = [_node_trace(line, positions, names, apart) for line in drawn]
-    return Drawing(traces, base_layout(x, y), y.title), left_out
-
-
-def _node_trace(line: Series, positions: Sequence[int], names: Sequence[int], apart: bool) -> Trace:
-    return scatter(
-        x=list(positions),
-        y=list(line.values),
-        customdata=list(names),
-        name=line.name,
-        mode="markers" if apart else "lines",
-        marker={"color": line.colour, **_NODE_MARKERS[line.name]},
-        line={"color": line.colour, "dash": line.dash, "width": 2},
-        hovertemplate=f"%{{y:{line.hover}}} (node %{{customdata}})",
-    )
 
 
 def _gradient_chart(measurements: Sequence[Measurement], unit: UnitTerms) -> Chart:
@@ -349,33 +338,35 @@ def _noise_chart(measurements: Sequence[Measurement], parameters: int) -> list[C
     if not known or max(known) <= 1.01 * min(known):
         return []
     norm = number_text(known[-1] * math.sqrt(parameters))
-    chart = _over_steps(
-        measurements,
-        "noise",
-        "Noise level",
-        Axis("noise standard deviation", settings={"rangemode": "tozero"}),
-        _lines(measurements, _NOISE),
-        caption="Standard deviation of the noise in one coordinate of a node's mean gradient of "
-        f"a batch, mean over nodes. Over all {parameters:,} coordinates it had a norm of about "
-        f"{norm} at the end.",
-        absent="",
-    )
-    return [chart]
+    return [
+        _over_steps(
+            measurements,
+            "noise",
+            "Noise level",
+            Axis("noise standard deviation", settings={"rangemode": "tozero"}),
+            _lines(measurements, [("noise", "noise_std", BLUE, "")]),
+            caption="Standard deviation of the noise in one coordinate of a node's mean gradient "
+            f"of a batch, mean over nodes. Over all {parameters:,} coordinates it had a norm of "
+            f"about {norm} at the end.",
+            absent="",
+        )
+    ]
 
 
 def _consensus_chart(
     measurements: Sequence[Measurement], forecast: Mapping[int, float | None]
 ) -> Chart:
-    lines = _lines(measurements, _DISTANCES)
+    distance = ("distance to the average model", "consensus_distance", BLUE, "")
+    lines = _lines(measurements, [distance])
     caption = (
         "How far the nodes' models are from their average, on a logarithmic axis: lower means that "
         "they agree more, a rising line that they drift apart (zero is not shown)."
     )
     absent = "The consensus distance was not recorded."
-    if any(distance is not None for distance in lines[0].values):
+    if any(value is not None for value in lines[0].values):
         absent = "The models of all nodes were equal at every measurement: the distance was zero."
     foreseen = [forecast.get(measurement.step) for measurement in measurements]
-    if any(distance is not None for distance in foreseen):
+    if any(value is not None for value in foreseen):
         lines.append(Series("forecast by the plan, of noise alone", foreseen, AMBER))
         caption += (
             " The noise that nodes share is in each model until gossip has mixed it away: that is "

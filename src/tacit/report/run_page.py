@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tacit.report.audit_words import NOT_SHOWN, audit_alarm, found_blocks
 from tacit.report.documents.metrics import Scores
@@ -14,7 +14,6 @@ from tacit.report.measures import ACCURACY, LOSS, Measure, measure_of
 from tacit.report.protection import (
     LEVELS,
     MOST_SHOWN,
-    Protection,
     colluders_table,
     epsilon_words,
     lower_words,
@@ -115,7 +114,7 @@ def run_page(run: RecordedRun) -> str:
         *_claim_section(result),
         Text("The charts need JavaScript; the numbers below and above them do not.", "noscript"),
         *(Titled(title, charts, "charts") for title, charts in run_charts(run)),
-        Titled("The run", [Pairs([*_facts(result), *_noise_facts(run)])], "card"),
+        Titled("The run", [Pairs(_facts(run))], "card"),
         Titled(
             "Details",
             [
@@ -147,8 +146,7 @@ def _why_not_private(result: ResultDocument) -> str | None:
     """Say why no guarantee holds for the run, or `None` where one holds for every node."""
     if not result.private:
         return result.not_private_reason or "the run gives no reason"
-    bare = result.node_count - len(_guarantees(result))
-    if bare:
+    if bare := result.node_count - len(_guarantees(result)):
         return f"no epsilon is certified for {bare:,} of {result.node_count:,} nodes"
     return None
 
@@ -156,8 +154,7 @@ def _why_not_private(result: ResultDocument) -> str | None:
 def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
     """An audit's alarm, the verdict on privacy, how the run ended, which budgets are exceeded."""
     mechanism, nodes, trust = result.mechanism or "", result.node_count, _trust(result)
-    reason = _why_not_private(result)
-    if reason is not None:
+    if (reason := _why_not_private(result)) is not None:
         privacy = Banner("bad", f"NOT PRIVATE: {reason}", [mechanism])
     else:
         epsilon = epsilon_words(result.certified)
@@ -177,16 +174,14 @@ def _banners(result: ResultDocument, alarm: Banner | None) -> list[Banner]:
         kind, words = _STATUS_BANNERS[result.status]
         headline = f"{words}: {result.steps:,} of {result.planned_steps:,} steps were completed"
         banners.append(Banner(kind, headline, [result.message or ""]))
-    exceeded = len(result.over_budget)
-    if exceeded:
+    if exceeded := len(result.over_budget):
         headline = f"The certified epsilon exceeds the budget of {exceeded:,} of {nodes:,} nodes"
         detail = f"The noise was set by {result.accounting} accounting."
         banners.append(Banner("warn", headline, [detail]))
     measure, scores = result.leading
     told = "" if scores is None else measure.no_better(scores.mean, scores.baseline)
     if told:
-        headline = f"Nothing was learned that shows: {told}"
-        banners.append(Banner("warn", headline))
+        banners.append(Banner("warn", f"Nothing was learned that shows: {told}"))
     return banners
 
 
@@ -203,14 +198,10 @@ def _score_tile(result: ResultDocument) -> Tile:
     measure, scores = result.leading
     if scores is None:
         return Tile("Test accuracy", "not measured", "there was no test set")
-    others = [
-        f"worst node {measure.text(scores.worst)}",
-        f"consensus {measure.text(scores.consensus)}",
-    ]
+    note = f"worst node {measure.text(scores.worst)} · consensus {measure.text(scores.consensus)}"
     if scores.baseline is not None:
-        others.append(f"baseline {measure.text(scores.baseline)}")
-    label = f"Test {measure.title}, mean over nodes"
-    return Tile(label, measure.text(scores.mean), " · ".join(others))
+        note += f" · baseline {measure.text(scores.baseline)}"
+    return Tile(f"Test {measure.title}, mean over nodes", measure.text(scores.mean), note)
 
 
 def _epsilon_tile(result: ResultDocument, *, alarmed: bool) -> Tile:
@@ -260,7 +251,16 @@ def _highest(values: Iterable[float | None]) -> float | None:
 def _meaning(result: ResultDocument) -> list[str]:
     reason = _why_not_private(result)
     if reason is None:
-        return [_strength(result), _scope(result)]
+        strength = protection(_guarantees(result), result.guesses)
+        return [
+            "Someone who sees everything the trust model lets an observer see, knows all else, and "
+            "must guess which of two neighbouring data sets a node has, at even odds, is right "
+            f"with probability {strength.right_guess} at most, at the node with the weakest "
+            f"guarantee (50{_NARROW}% is a blind guess). This page calls that "
+            f"{strength.words.lower()}: {LEVELS} Delta is the part of the probability that the "
+            "bound by epsilon may miss.",
+            _scope(result),
+        ]
     if result.certified is None:
         return [
             f"No epsilon is certified for this run: {reason}. Whoever sees its messages may learn "
@@ -296,22 +296,6 @@ def _guarantees(result: ResultDocument) -> list[tuple[float, float]]:
     return [(own, delta) for own, delta in pairs if own is not None and delta is not None]
 
 
-def _protection(result: ResultDocument) -> Protection:
-    """What the guarantee of the weakest node is worth; every node must have one."""
-    return protection(_guarantees(result), result.guesses)
-
-
-def _strength(result: ResultDocument) -> str:
-    strength = _protection(result)
-    return (
-        "Someone who sees everything the trust model lets an observer see, knows all else, and "
-        "must guess which of two neighbouring data sets a node has, at even odds, is right with "
-        f"probability {strength.right_guess} at most, at the node with the weakest guarantee "
-        f"(50{_NARROW}% is a blind guess). This page calls that {strength.words.lower()}: {LEVELS} "
-        "Delta is the part of the probability that the bound by epsilon may miss."
-    )
-
-
 def _comparison(result: ResultDocument) -> str:
     """Compare the paper's claim with what is certified; empty where either is missing."""
     claimed, certified = result.claimed, result.certified
@@ -323,11 +307,14 @@ def _comparison(result: ResultDocument) -> str:
     return f"{numbers}: what is proved is no weaker than the claim."
 
 
-def _facts(result: ResultDocument) -> list[tuple[str, str]]:
+def _facts(run: RecordedRun) -> list[tuple[str, str]]:
     """List the settings and outcomes that have no place elsewhere."""
+    result = run.result
     topology, named = result.topology, result.task.features
     direction = "directed" if topology.directed else "undirected"
     turns = f", {topology.period} graphs in turn" if topology.period > 1 else ""
+    least, most = min(result.records), max(result.records)
+    a_node = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     return [
         ("Algorithm", result.algorithm_names.name),
         ("Data set", result.task.dataset),
@@ -335,7 +322,7 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Model", f"{result.task.model}, {result.parameters:,} parameters"),
         ("Loss", result.task.loss),
         ("Steps", f"{result.steps:,} of {result.planned_steps:,} planned"),
-        (_capital(result.unit.plural), _records_text(result.records)),
+        (_capital(result.unit.plural), f"{sum(result.records):,} in all, {a_node} a node"),
         ("Graph", f"{topology.graph}, {direction}{turns}"),
         (
             "Contraction",
@@ -347,14 +334,15 @@ def _facts(result: ResultDocument) -> list[tuple[str, str]]:
         ("Accounting", result.accounting),
         ("Relation", result.relation or NOTHING),
         ("Trust model", result.trust_model or NOTHING),
+        ("Noise", _noise_text(run)),
     ]
 
 
-def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
+def _noise_text(run: RecordedRun) -> str:
     """The noise that was added, of which there is a chart only where it changes."""
     known = [line.noise_std for line in run.measurements if line.noise_std is not None]
     if not known:
-        return [("Noise", "none was added, or its level was not recorded")]
+        return "none was added, or its level was not recorded"
     norm = number_text(known[-1] * math.sqrt(run.result.parameters))
     told = (
         f"{range_text(known[0], known[-1])} in one coordinate of a mean gradient, about {norm} "
@@ -364,13 +352,7 @@ def _noise_facts(run: RecordedRun) -> list[tuple[str, str]]:
     if trust is not None and trust.deviation:
         ratio = trust.deviation / math.sqrt(math.fsum(own**2 for own in trust.own) / len(trust.own))
         told += f"; the noise of a pair is {number_text(ratio)} times that, and cancels in the mean"
-    return [("Noise", told)]
-
-
-def _records_text(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    a_node = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"{sum(counts):,} in all, {a_node} a node"
+    return told
 
 
 def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:
@@ -381,41 +363,44 @@ def _score_facts(result: ResultDocument) -> list[tuple[str, str]]:
     if result.test_accuracy is not None:
         scores.setdefault(ACCURACY, result.test_accuracy)
     scores[LOSS] = result.test_loss
-    return [
-        (f"Test {measure.title}", _scores_text(measure, found)) for measure, found in scores.items()
-    ]
-
-
-def _scores_text(measure: Measure, scores: Scores | None) -> str:
-    if scores is None:
-        return NOTHING
-    told = (
-        f"mean {measure.text(scores.mean)}, worst node {measure.text(scores.worst)}, "
-        f"consensus {measure.text(scores.consensus)}"
-    )
-    if scores.baseline is None:
-        return told
-    worse = "no better than a" if measure.no_better(scores.mean, scores.baseline) else "a"
-    return f"{told}; {worse} model that ignores its inputs {measure.text(scores.baseline)}"
+    facts = []
+    for measure, found in scores.items():
+        told = NOTHING
+        if found is not None:
+            told = (
+                f"mean {measure.text(found.mean)}, worst node {measure.text(found.worst)}, "
+                f"consensus {measure.text(found.consensus)}"
+            )
+            if found.baseline is not None:
+                worse = "no better than a" if measure.no_better(found.mean, found.baseline) else "a"
+                ignorant = measure.text(found.baseline)
+                told += f"; {worse} model that ignores its inputs {ignorant}"
+        facts.append((f"Test {measure.title}", told))
+    return facts
 
 
 def _node_table(result: ResultDocument) -> Table:
-    measure, unknown = result.leading[0], (None,) * result.node_count
-    certified = zip(result.epsilon, result.epsilon_source or unknown, strict=True)
+    measure, nodes = result.leading[0], result.node_count
+    certified = zip(result.epsilon, result.epsilon_source or ("",) * nodes, strict=True)
     noise = result.noise_multiplier
     cells: dict[str, Iterable[str]] = {
-        "node": [node_list([n], [name]) for n, name in enumerate(result.node_names or unknown)],
+        "node": [
+            node_list([n], [name]) for n, name in enumerate(result.node_names or (None,) * nodes)
+        ],
         result.unit.plural: map("{:,}".format, result.records),
-        "share of model": map(_share, result.signal_share),
-        "share of noise": map(_share, result.noise_share),
+        "share of model": map("{:.1%}".format, result.signal_share),
+        "share of noise": [
+            NOTHING if share is None else f"{share:.1%}" for share in result.noise_share
+        ],
         "sampling rate": map(number_text, result.sampling_rate),
         "batch": map(number_text, result.expected_batch),
         "noise multiplier": map(range_text, noise.first, noise.last),
         "delta": map(epsilon_text, result.delta),
         "budget": [NOTHING if own is None else f"{own:.6g}" for own in result.epsilon_budget],
         "certified epsilon": [
-            epsilon_words(epsilon) + (f", as {source} reports" if _is_word(source) else "")
-            for epsilon, source in certified
+            # not read from a ledger: a process has said it
+            epsilon_words(epsilon) + (f", as {told} reports" if told.startswith("rank ") else "")
+            for epsilon, told in certified
         ],
         "claimed epsilon": map(epsilon_words, result.claimed_epsilon),
         f"test {measure.title}": map(measure.text, result.leading_by_node),
@@ -423,14 +408,4 @@ def _node_table(result: ResultDocument) -> Table:
     }
     rows = list(zip(*cells.values(), strict=True))
     over = {(node, "certified epsilon") for node in result.over_budget}
-    note = size_note(rows)
-    return Table(tuple(cells), rows, over=over, over_note="above the budget", note=note)
-
-
-def _share(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.1%}"
-
-
-def _is_word(source: str | None) -> bool:
-    """Whether an epsilon was not read from a ledger: a process has said it, "rank 1"."""
-    return source is not None and source.startswith("rank ")
+    return Table(tuple(cells), rows, over=over, over_note="above the budget", note=size_note(rows))

@@ -10,16 +10,7 @@ from tacit.report.documents.base import read
 from tacit.report.documents.ledger import StatementUnit
 from tacit.report.documents.run import RunAudit
 from tacit.report.documents.trust import TrustTerms
-from tacit.report.documents.unit import UnitTerms
 from tacit.report.html import html
-from tacit.report.plain_words import (
-    NOT_DECLARED,
-    curve_facts,
-    declared_pairs,
-    error_rows,
-    node_guess,
-    plain_words,
-)
 from tacit.report.protection import (
     LEVELS,
     colluders_table,
@@ -27,6 +18,14 @@ from tacit.report.protection import (
     lower_words,
     protection,
     size_note,
+)
+from tacit.report.statement_words import (
+    NOT_DECLARED,
+    curve_facts,
+    declared_pairs,
+    error_rows,
+    node_guess,
+    plain_words,
 )
 from tacit.report.trust_words import (
     SIMULATED,
@@ -146,8 +145,16 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
     unit = read(StatementUnit, document["unit"], "unit")
     guarantees = [(row["epsilon"], row["delta"]) for row in rows]
     guesses = [*map(node_guess, rows)]
-    strength = protection(guarantees, guesses)
-    certified = _certified(document, unit)
+    right_guess = protection(guarantees, guesses).right_guess
+    epsilon = epsilon_words(max(row["epsilon"] for row in rows))
+    delta = epsilon_text(max(row["delta"] for row in rows))
+    over = ", the highest of all nodes" if len(rows) > 1 else ""
+    more = f" Besides: {person_text(unit)}." if unit.apart else ""
+    certified = (
+        f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
+        f"{_HALF}. Relation {document['relation']['name']}, unit one {unit.name}, trust model "
+        f"{model}.{more}"
+    )
     observer = observer_words(model, trust)
     seen = "saw what the observer sees, knew everything else about the data"
     if trust is None:
@@ -155,8 +162,18 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
     names = {row["node"]: row.get("name") for row in rows}
     words = document["mechanisms_in_words"]
     cells = ((row["node"], _node_cells(row)) for row in rows)
-    accounts = document["ledger"]["nodes"]
-    released = ((row["node"], (_release_text(row, words),)) for row in accounts)
+    released = (
+        (
+            row["node"],
+            (
+                "; ".join(
+                    f"{words[release['mechanism']]}; {release['steps']:,} steps charged"
+                    for release in row["releases"]
+                ),
+            ),
+        )
+        for row in document["ledger"]["nodes"]
+    )
     relied: list[Block] = []
     if trust is not None:
         deltas = [row["delta"] for row in rows]
@@ -177,7 +194,20 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
         _card("Declared", Text(_DECLARED), Pairs(declared_pairs(document))),
         _card(
             "What is guaranteed (computed)",
-            *texts(_guarantee(document, strength.right_guess, seen)),
+            *texts(
+                (
+                    f"Suppose someone {seen}, and had to guess which of two neighbouring data sets "
+                    f"a node had, at even odds. They would be right with probability "
+                    f"{right_guess} at most, at the node with the weakest guarantee; a blind guess "
+                    f"is right with {_HALF}.",
+                    f"Unit of protection: {document['unit']['meaning']}.",
+                    f"Neighbours: {document['relation']['meaning']}.",
+                    f"Observer: {document['trust_model']['meaning']}.",
+                    "This page calls the protection by how often that guess is right at most: "
+                    f"{LEVELS}",
+                    document["epsilon_meaning"],
+                ),
+            ),
         ),
         _card(
             "Each node",
@@ -216,37 +246,9 @@ def _card(title: str, *blocks: Block) -> Titled:
     return Titled(title, blocks, "card")
 
 
-def _certified(document: Mapping[str, Any], unit: UnitTerms) -> str:
-    """What is certified, and of whom."""
-    rows = document["nodes"]
-    epsilon = epsilon_words(max(row["epsilon"] for row in rows))
-    delta = epsilon_text(max(row["delta"] for row in rows))
-    over = ", the highest of all nodes" if len(rows) > 1 else ""
-    relation, model = document["relation"]["name"], document["trust_model"]["name"]
-    more = f" Besides: {person_text(unit)}." if unit.apart else ""
-    return (
-        f"Certified: epsilon {epsilon} at delta {delta}{over}. A blind guess is right with "
-        f"{_HALF}. Relation {relation}, unit one {unit.name}, trust model {model}."
-        f"{more}"
-    )
-
-
-def _guarantee(document: Mapping[str, Any], right_guess: str, seen: str) -> list[str]:
-    """What is guaranteed, for a reader who knows nothing of epsilon."""
-    return [
-        f"Suppose someone {seen}, and had to guess which of two neighbouring data sets a node had, "
-        f"at even odds. They would be right with probability {right_guess} at most, "
-        f"at the node with the weakest guarantee; a blind guess is right with {_HALF}.",
-        f"Unit of protection: {document['unit']['meaning']}.",
-        f"Neighbours: {document['relation']['meaning']}.",
-        f"Observer: {document['trust_model']['meaning']}.",
-        f"This page calls the protection by how often that guess is right at most: {LEVELS}",
-        document["epsilon_meaning"],
-    ]
-
-
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     run, task, algorithm = document["run"], document["task"], document["algorithm"]
+    schema = document.get("schema_digest")
     return [
         ("Algorithm", f"{algorithm['title']} ({algorithm['paper']})"),
         ("Task", f"{task['dataset']}, {task['model']}, {task['parameters']:,} parameters"),
@@ -257,11 +259,7 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Digest of the plan", run["plan_digest"]),
         ("Head of the ledger", run["ledger_head"]),
         ("Key of the ledger", run["ledger_key"]),
-        *(
-            [("Digest of the schema", document[key])]
-            if (key := "schema_digest") in document
-            else []
-        ),
+        *([("Digest of the schema", schema)] if schema else []),
         ("Digest of this statement", document["digest"]),
     ]
 
@@ -327,7 +325,20 @@ def _data(document: Mapping[str, Any]) -> list[Block]:
     heads = [
         f"{file['file']}: head {file['head']}, key {file['public_key']}" for file in ledger["files"]
     ]
-    cells = (pair for row in ledger["nodes"] for pair in _data_cells(row, run))
+    cells = [
+        (
+            release["node"],
+            (
+                str(len({other["run"] for other in row["releases"] if other["steps"]})),
+                epsilon_words(row["epsilon"]),
+                epsilon_text(row["delta"]),
+                f"{row['epsilon_budget']:.6g}",
+            ),
+        )
+        for row in ledger["nodes"]
+        for release in row["releases"]
+        if (release["run"], release["data"]) == (run, row["data"])
+    ]
     more, unit = len(heads) - _HEADS, read(StatementUnit, document["unit"], "unit")
     of_rows = of_rows_text(unit, {run.get("unit", "record") for run in ledger["runs"]})
     return [
@@ -341,28 +352,6 @@ def _data(document: Mapping[str, Any]) -> list[Block]:
             *texts([f"and {more} more, in statement.json."] if more > 0 else []),
         )
     ]
-
-
-def _data_cells(row: Mapping[str, Any], run: str) -> list[tuple[int, tuple[str, ...]]]:
-    """What is to be said of the nodes whose data an account is."""
-    cells = (
-        str(len({release["run"] for release in row["releases"] if release["steps"]})),
-        epsilon_words(row["epsilon"]),
-        epsilon_text(row["delta"]),
-        f"{row['epsilon_budget']:.6g}",
-    )
-    return [
-        (release["node"], cells)
-        for release in row["releases"]
-        if (release["run"], release["data"]) == (run, row["data"])
-    ]
-
-
-def _release_text(row: Mapping[str, Any], mechanisms: Sequence[str]) -> str:
-    return "; ".join(
-        f"{mechanisms[release['mechanism']]}; {release['steps']:,} steps charged"
-        for release in row["releases"]
-    )
 
 
 def _day(stamp: str) -> str:

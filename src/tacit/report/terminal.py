@@ -8,14 +8,14 @@ a card: its first cell, and below it the others with their headings.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from tacit.report import view
@@ -66,93 +66,53 @@ def _(block: view.Titled, out: Console) -> None:
 @_show.register
 def _(block: view.Table, out: Console) -> None:
     places = [n for n, name in enumerate(block.columns) if name not in block.page_only]
-    headings = [escape(block.columns[place]) for place in places]
+    headings, *rows = ([row[place] for place in places] for row in (block.columns, *block.rows))
+    columns = list(zip(headings, *rows, strict=True))
+    least = [_least(*column) for column in columns]
+    room = out.width - 2 * len(columns) - 1
+    if sum(least) > room:
+        _print_cards(block.title, headings, rows, out)
+        return
+    # Given them itself, rich may make a column narrower than its words, and cut the last one.
+    lines = [[line for cell in column for line in cell.splitlines()] for column in columns]
+    widths = [max(map(cell_len, own), default=1) for own in lines]
+    while sum(widths) > room:  # the widest give way to their least
+        _, widest = max((width, n) for n, width in enumerate(widths) if width > least[n])
+        widths[widest] -= 1
     title = None if block.title is None else escape(block.title)
-    right = [escape(name) for name in block.columns if name not in block.left]
-    table = table_of(headings, title=title, right=right)
-    for number, row in enumerate(block.rows):
-        style = "bold" if number in block.strong else None
-        table.add_row(*(escape(row[place]) for place in places), style=style)
-    print_table(out, table)
-
-
-def table_of(
-    headings: Iterable[str],
-    rows: Iterable[Sequence[str]] = (),
-    *,
-    title: str | None = None,
-    right: Collection[str] = (),
-) -> Table:
-    """A table for `print_table`, to which more rows may be added.
-
-    `right` are the headings of columns whose cells are aligned at their right, as numbers are.
-    """
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    for heading, width in zip(headings, widths, strict=True):
+        table.add_column(
+            Text(heading),
+            justify="left" if heading in block.left else "right",
+            overflow="fold",
+            width=width,
+        )
+    for number, row in enumerate(rows):
+        table.add_row(*map(Text, row), style="bold" if number in block.strong else None)
+    out.print(table)
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Print a table of strings as wide as the console, or cards where it is too narrow.
+def _least(heading: str, *cells: str) -> int:
+    """The width below which a column cannot be read."""
+    longest = max((len(word) for text in (heading, *cells) for word in text.split()), default=1)
+    return max(longest, min(max(map(len, cells), default=0), _PROSE))
 
-    The table has a heading for each column, and its first column names the row.
-    """
-    for column in table.columns:
-        column.min_width = max((len(word) for word in _words(column)), default=1)
-        column.overflow = "fold"
-    _, right, _, left = table.padding
-    between = len(table.columns) + 1 if table.box else 0
-    room = console.width - (left + right) * len(table.columns) - between
-    if sum(map(_least, table.columns)) <= room:
-        # Given them itself, rich may make a column narrower than its words, and cut the last one.
-        for column, width in zip(table.columns, _widths(table.columns, room), strict=True):
-            column.width = width
-        console.print(table)
-        return
-    if table.title is not None:
-        console.print(Text.from_markup(str(table.title), emoji=False), style="bold")
-    headings = [_plain(column.header) for column in table.columns]
-    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+
+def _print_cards(
+    title: str | None, headings: Sequence[str], rows: Sequence[Sequence[str]], out: Console
+) -> None:
+    if title is not None:
+        out.print(Text(title), style="bold")
+    for name, *cells in rows:
         if not name:  # a row between groups
             continue
-        console.print(Text(_plain(name)), style="bold", highlight=False)
-        for line in _card(headings[1:], map(_plain, cells), console.width):
-            console.print(Text(line), highlight=False)
-    console.print()
-
-
-def _least(column: Column) -> int:
-    """The width below which a column cannot be read."""
-    longest = max((len(_plain(cell)) for cell in column.cells), default=0)
-    return max(column.min_width or 1, min(longest, _PROSE))
-
-
-def _widths(columns: Sequence[Column], room: int) -> list[int]:
-    """As wide as the longest lines; where there is no room, the widest give way to their least."""
-    least = [_least(column) for column in columns]
-    lines = [
-        [line for cell in (column.header, *column.cells) for line in _plain(cell).splitlines()]
-        for column in columns
-    ]
-    widths = [max(map(cell_len, own), default=1) for own in lines]
-    while sum(widths) > room:
-        _, place = max((width, place) for place, width in enumerate(widths) if width > least[place])
-        widths[place] -= 1
-    return widths
-
-
-def _words(column: Column) -> Iterable[str]:
-    for cell in (column.header, *column.cells):
-        yield from _plain(cell).split()
-
-
-def _plain(cell: object) -> str:
-    return Text.from_markup(str(cell), emoji=False).plain
+        out.print(Text(name), style="bold", highlight=False)
+        for line in _card(headings[1:], cells, out.width):
+            out.print(Text(line), highlight=False)
+    out.print()
 
 
 def _card(headings: Iterable[str], cells: Iterable[str], width: int) -> list[str]:

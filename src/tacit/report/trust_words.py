@@ -75,14 +75,6 @@ _SIGNED_KEYS = (
     "The nodes ran at {processes} sites. For this run, each two that share secrets agreed on fresh "
     "ones: X25519, then HKDF-SHA256. Each public key was signed with the identity of its site."
 )
-_CROWDED = (
-    "A process hosted up to {most} nodes: whoever runs it is so many of the colluders, and knows "
-    "the secrets of all of them."
-)
-_SERVER = (
-    "The process of rank 0 did the server's work. Whoever runs it is the server and {clients} of "
-    "the nodes, so that with the server {others} collude."
-)
 _POISONING = (
     "Nodes that send false numbers are not covered: they can spoil the model (poisoning). "
     "Colluders may look at all that they know, but they and all others must follow the protocol."
@@ -163,7 +155,10 @@ def trust_texts(trust_model: str, trust: TrustTerms) -> list[str]:
     if trust.simulated:
         told.append(". ".join((SIMULATED.headline, *SIMULATED.details)))
     elif (most := max(processes)) > 1:
-        told.append(_CROWDED.format(most=most))
+        told.append(
+            f"A process hosted up to {most} nodes: whoever runs it is so many of the colluders, "
+            "and knows the secrets of all of them."
+        )
     if model == "secure-sum" and not trust.simulated:
         told.append(server_words(trust))
     return [*told, _POISONING]
@@ -183,7 +178,10 @@ def server_words(trust: TrustTerms) -> str:
     own = trust.nodes_by_process[0]
     left = max(0, trust.colluding - own)
     others = f"no more than {left} of the others may" if left else "none of the others may"
-    return _SERVER.format(clients=own, others=others)
+    return (
+        "The process of rank 0 did the server's work. Whoever runs it is the server and "
+        f"{own} of the nodes, so that with the server {others} collude."
+    )
 
 
 def _known(colluding: int) -> str:

@@ -66,50 +66,40 @@ def _rows(seen: WatchDocument) -> Iterator[tuple[str, ...]]:
     latest = max(seen.statuses, key=lambda status: status.updated)
     others = {site.rank: site for site in latest.sites}
     for rank in sorted({*here, *others}):
-        if rank in here:
-            yield _own_row(*here[rank])
-        else:
+        if rank not in here:
             yield _heard_row(others[rank], *here[latest.rank])
-
-
-def _own_row(status: StatusDocument, process: WatchedProcess) -> tuple[str, ...]:
-    budget = "" if status.budget is None else f" of {status.budget:g}"
-    return (
-        f"{status.site} (here)",
-        "silent" if process.silent else _state(status),
-        f"{status.step:,}",
-        "now" if _is_alive(process) else f"{duration_text(process.age)} ago",
-        f"{epsilon_text(status.epsilon)}{budget}",
-        bytes_text(status.bytes_sent),
-    )
+            continue
+        status, process = here[rank]
+        budget = "" if status.budget is None else f" of {status.budget:g}"
+        waits = f"waits for {_listed(status.waiting_for)}"
+        yield (
+            f"{status.site} (here)",
+            "silent" if process.silent else waits if status.state == "waiting" else status.state,
+            f"{status.step:,}",
+            "now" if _is_alive(process) else f"{duration_text(process.age)} ago",
+            f"{epsilon_text(status.epsilon)}{budget}",
+            bytes_text(status.bytes_sent),
+        )
 
 
 def _heard_row(
     site: SiteStatus, latest: StatusDocument, process: WatchedProcess
 ) -> tuple[str, ...]:
-    step = NOTHING if site.step is None else f"{site.step:,}"
+    """A site as the process here knows it, which may have ended since."""
+    seen, step = "never", NOTHING if site.step is None else f"{site.step:,}"
+    if site.last_seen is not None:
+        age = (moment_of(latest.updated) - moment_of(site.last_seen)).total_seconds()
+        age += 0.0 if _is_alive(process) else process.age or 0.0
+        seen = "now" if age < _JUST_NOW else f"{duration_text(age)} ago"
     state: str = site.state
     if state in _PASSING and not _is_alive(process):
         state = "unknown"
     rate = f"{bytes_text(site.rate)}/s" if site.rate and _is_alive(process) else ""
-    return (site.name, state, step, _heard(site, latest, process), "", rate)
-
-
-def _state(status: StatusDocument) -> str:
-    return status.state if status.state != "waiting" else f"waits for {_listed(status.waiting_for)}"
+    return (site.name, state, step, seen, "", rate)
 
 
 def _is_alive(process: WatchedProcess) -> bool:
     return not process.silent and process.status is not None and process.status.state not in FINAL
-
-
-def _heard(site: SiteStatus, status: StatusDocument, process: WatchedProcess) -> str:
-    """When a site was last heard of, as the process here knows it, which may have ended since."""
-    if site.last_seen is None:
-        return "never"
-    age = (moment_of(status.updated) - moment_of(site.last_seen)).total_seconds()
-    age += 0.0 if _is_alive(process) else process.age or 0.0
-    return "now" if age < _JUST_NOW else f"{duration_text(age)} ago"
 
 
 def _remarks(seen: WatchDocument) -> Iterator[str]:

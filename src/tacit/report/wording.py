@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import TypeVar
 
 Shared = TypeVar("Shared", bound=Hashable)
@@ -196,17 +196,15 @@ def guess_bound(epsilon: float, delta: float) -> float:
 def _figure(value: float, rounding: str) -> float:
     if not math.isfinite(value) or value == 0:
         return value
-    return float(_rounded(Decimal(repr(float(value))), 2, rounding))
+    return float(_rounded(value, 2, rounding))
 
 
 def _significant(value: float, rounding: str) -> str:
     if not math.isfinite(value):
         return "infinite" if value > 0 else NOTHING
-    # The shortest decimal that stands for the float: 0.1 is written 0.100, not 0.101.
-    exact = Decimal(repr(float(value)))
-    if exact.is_zero():
+    if value == 0:
         return "0"
-    rounded = _rounded(exact, 3, rounding)
+    rounded = _rounded(value, 3, rounding)
     exponent = rounded.adjusted()
     if -3 <= exponent < 6:
         return f"{rounded:f}"
@@ -214,10 +212,10 @@ def _significant(value: float, rounding: str) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
-def _rounded(exact: Decimal, digits: int, rounding: str) -> Decimal:
-    """A number that is not 0, to so many significant digits."""
-    unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
-    rounded = exact.quantize(unit, rounding=rounding)
-    if rounded.adjusted() > exact.adjusted():  # 9.996 became 10.00: one digit too many
-        rounded = rounded.quantize(unit.scaleb(1))
-    return rounded
+def _rounded(value: float, digits: int, rounding: str) -> Decimal:
+    """A number that is not 0, with so many significant digits.
+
+    Of the shortest decimal that stands for the float: 0.1 is written 0.100, not 0.101.
+    """
+    rounded = Context(digits, rounding).plus(Decimal(repr(float(value))))
+    return rounded.quantize(Decimal(1).scaleb(rounded.adjusted() + 1 - digits))

@@ -56,17 +56,14 @@ class Comparison(Document):
 
 
 class Attack(Document):
-    """One attack and the lower bound it gives.
+    """One attack, which guesses by a `statistic`, and its lower bound at the report's delta.
 
     Args:
-        statistic: what its guesses rest on.
         method: how guesses became a bound: `clopper-pearson`, `gaussian-dp` or `one-run`.
-        epsilon: the lower bound at the report's delta.
         hardest: where it speaks most against the certificate: the same error rates bound epsilon
             at every delta.
         confidence: of these bounds alone; the report's holds for all attacks together.
         repetitions: that were counted; for `one-run` canaries.
-        guesses: what was counted, by name.
         alarm: whether the bound lies above the certificate even at a confidence that a correct
             program spoils in fewer than one audit of a million, all attacks and tests together.
     """
@@ -86,15 +83,14 @@ class FidelityTest(Document):
     """What one test of fidelity found.
 
     Args:
-        name: of the test, a few words: `noise variance`.
         question: what it asks, for people: `Is the noise as large as planned?`
         passed: whether a correct program shows as much often enough.
-        statistic: its value; null where it is no number.
+        statistic: null where it is no number.
         meaning: what the statistic is, with its unit.
-        p_value: how likely a correct program shows as much, exactly or at most; 0 or 1 for tests
-            that no correct program fails.
-        exact: whether the p-value is exact; if not, it is an upper bound.
-        saw: what it saw, one sentence.
+        p_value: how likely a correct program shows as much; 0 or 1 for tests that no correct
+            program fails.
+        exact: whether the p-value is; if not, it is an upper bound.
+        saw: one sentence.
         power: the smallest defect that it finds with the audit's `power`, one sentence.
         noise_factor: that defect as a factor of the noise's standard deviation, below 1, where it
             is one: from it follows the epsilon that could hide; null: it is not of that kind.
@@ -134,15 +130,12 @@ class PlantedAuditDocument(Document):
             noise; 0: none. None where the mechanism of the run cannot be scaled.
         noise_less_than: the amount of noise that is refuted, over the planned one; None: none.
         certified_epsilon: the largest of these nodes.
-        delta: at which epsilons are stated.
         confidence: of the bounds, together.
-        relation: of the certificate.
         nodes: that hold canaries.
         guessed: how many coins were guessed, and `correct` how many rightly.
         chance_if_certified: of as many right guesses, at most, if the certificate holds.
         refuted: whether the run contradicts its certificate, at the confidence.
         defect: whether it does so beyond what a correct run shows once in a million audits.
-        verdict: the same in one line.
     """
 
     format_version: Count
@@ -164,39 +157,27 @@ class PlantedAuditDocument(Document):
 
 
 class AuditDocument(Document):
-    """What an audit found.
+    """What an audit found, at one `delta`; docs/how-to/audit.md has the keys one by one.
 
     Args:
-        verdict: in one line.
-        claim_verdict: of the published formula, in one line.
         defect: whether what runs is not what was certified: an alarm, but for `alarm_rate`.
-        alarms: the names of `failures`.
         alarm_rate: the chance, at most, that all tests and attacks together accuse a correct
             program.
-        failures: each test that failed, and each attack that accuses, and what it saw.
         audited_epsilon: the largest lower bound: with `confidence`, epsilon is at least this.
-        certified_epsilon: the upper bound that the plan's mechanism has, at `delta`. Where noise of
-            pairs cancels, against `colluding` nodes.
-        claimed_epsilon: by the paper's formula at `delta`; null without a claim.
+        certified_epsilon: the upper bound that the plan's mechanism has. Where noise of pairs
+            cancels, against `colluding` nodes.
         smallest_excess: the epsilon from which weaker noise would have been found, with the chance
             `power`; null if no test says so.
-        power: the chance with which what a test says it finds is found.
-        delta: at which all epsilons are stated.
         confidence: that all bounds hold together, if repetitions are independent.
         certified_violated: whether a lower bound lies above the certificate, at any delta, at
             `confidence`. Of a correct program that happens in a share 1 - `confidence` of all
             audits, at most.
         claim_violated: whether more was extracted than the paper claims; null: no claim, or it is
             not judged.
-        relation: of neighbouring data sets.
-        mechanism: what was attacked, in one line.
-        trust_model: of the plan's guarantee.
-        colluding: how many nodes pooled what they know in all attacks; null where no noise of pairs
-            cancels.
-        tolerated: how many the plan's guarantee is about; likewise.
-        guaranteed_epsilon: the upper bound against so many, at `delta`; likewise.
+        colluding: how many nodes pooled what they know in all attacks, and `tolerated`, how many
+            the plan's guarantee is about; null where no noise of pairs cancels.
+        guaranteed_epsilon: the upper bound against so many; likewise.
         nodes: those that were attacked: all that share the mechanism of the most exposed one.
-        tested: the models whose training was audited.
     """
 
     format_version: Count

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -25,6 +25,7 @@ from tacit.report.documents.base import (
     MOST_BYTES,
     Count,
     Flag,
+    Item,
     Items,
     Number,
     OptionalNumber,
@@ -186,8 +187,28 @@ class CalibrationBin(RunDocument):
     records: Count
 
 
+def _one_a_node(value: Any, info: ValidationInfo) -> Any:
+    """Refuse a list, or one of several, that has not one entry a node."""
+    nodes = info.data.get("node_count")
+    lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
+    if isinstance(value, TrustTerms):
+        lists = (value.own,)
+    if info.field_name == "test_metrics_by_node":
+        lists = tuple(value.values())
+    if nodes is not None and any(one is not None and len(one) != nodes for one in lists):
+        raise PydanticCustomError(
+            "one_a_node",
+            "must have one entry a node: {nodes} entries",
+            {"nodes": nodes, "value": [len(one) for one in lists if one is not None][-1]},
+        )
+    return value
+
+
+_ByNode = Annotated[Items[Item], AfterValidator(_one_a_node)]
+
+
 class ResultDocument(RunDocument):
-    """The content of `result.json`; most of its lists have one entry a node.
+    """The content of `result.json`.
 
     `unit` is whom epsilon protects. `node_names` are given where nodes have names. `signal_share`
     is how much each node's mean loss counts in what was trained, p_i, and `noise_share` its part of
@@ -210,81 +231,47 @@ class ResultDocument(RunDocument):
     planned_steps: Count
     relation: Text | None
     trust_model: Text | None
-    trust: TrustTerms | None = None
+    trust: Annotated[TrustTerms | None, AfterValidator(_one_a_node)] = None
     accounting: Text
     unit: UnitTerms = RECORD
     mechanism: Text | None
-    epsilon: Items[OptionalNumber]
-    epsilon_budget: Items[OptionalNumber]
-    delta: Items[OptionalNumber]
-    claimed_epsilon: Items[OptionalNumber]
+    epsilon: _ByNode[OptionalNumber]
+    epsilon_budget: _ByNode[OptionalNumber]
+    delta: _ByNode[OptionalNumber]
+    claimed_epsilon: _ByNode[OptionalNumber]
     claim: PublishedClaim
     audited_epsilon: OptionalNumber
     audit: RunAudit | None
     test_accuracy: Scores | None
     test_loss: Scores | None
     test_metrics: dict[str, Scores] = Field(default_factory=dict)
-    test_accuracy_by_node: Items[OptionalNumber] | None
-    test_metrics_by_node: dict[str, Items[OptionalNumber]] = Field(default_factory=dict)
+    test_accuracy_by_node: _ByNode[OptionalNumber] | None
+    test_metrics_by_node: Annotated[
+        dict[str, Items[OptionalNumber]], AfterValidator(_one_a_node)
+    ] = Field(default_factory=dict)
     bytes_sent: OptionalNumber
-    bytes_sent_by_node: Items[OptionalNumber]
+    bytes_sent_by_node: _ByNode[OptionalNumber]
     seconds: OptionalNumber
     steps_per_second: OptionalNumber
-    records: Items[Count]
-    signal_share: Items[Number]
-    noise_share: Items[OptionalNumber]
-    sampling_rate: Items[OptionalNumber]
-    expected_batch: Items[OptionalNumber]
-    noise_multiplier: NoiseMultipliers
+    records: _ByNode[Count]
+    signal_share: _ByNode[Number]
+    noise_share: _ByNode[OptionalNumber]
+    sampling_rate: _ByNode[OptionalNumber]
+    expected_batch: _ByNode[OptionalNumber]
+    noise_multiplier: Annotated[NoiseMultipliers, AfterValidator(_one_a_node)]
     topology: CommunicationGraph
     gradient_path: Text | None = None
     warnings: Items[Text] = ()
     notes: Items[Text] = ()
     not_covered: Items[Text]
-    epsilon_source: Items[Text] | None
+    epsilon_source: _ByNode[Text] | None
     charged_steps: Count | None = None
     consensus_forecast: Items[tuple[Count, OptionalNumber]] = ()
     choosing: Text | None = None
-    node_names: Items[Text] | None = None
-    guess: Items[OptionalNumber] | None = None
-    right_guess: Items[OptionalNumber] | None = None
+    node_names: _ByNode[Text] | None = None
+    guess: _ByNode[OptionalNumber] | None = None
+    right_guess: _ByNode[OptionalNumber] | None = None
     calibration: Items[CalibrationBin] = ()
-
-    @field_validator(
-        "epsilon",
-        "epsilon_budget",
-        "delta",
-        "claimed_epsilon",
-        "test_accuracy_by_node",
-        "test_metrics_by_node",
-        "bytes_sent_by_node",
-        "records",
-        "signal_share",
-        "noise_share",
-        "sampling_rate",
-        "expected_batch",
-        "noise_multiplier",
-        "epsilon_source",
-        "trust",
-        "node_names",
-        "guess",
-        "right_guess",
-    )
-    @classmethod
-    def _one_a_node(cls, value: Any, info: ValidationInfo) -> Any:
-        nodes = info.data.get("node_count")
-        lists = (value.first, value.last) if isinstance(value, NoiseMultipliers) else (value,)
-        if isinstance(value, TrustTerms):
-            lists = (value.own,)
-        if info.field_name == "test_metrics_by_node":
-            lists = tuple(value.values())
-        if nodes is not None and any(one is not None and len(one) != nodes for one in lists):
-            raise PydanticCustomError(
-                "one_a_node",
-                "must have one entry a node: {nodes} entries",
-                {"nodes": nodes, "value": [len(one) for one in lists if one is not None][-1]},
-            )
-        return value
 
     @property
     def certified(self) -> float | None:

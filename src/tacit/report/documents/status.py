@@ -35,7 +35,7 @@ class SiteStatus(RunDocument):
     """What this process knows of a site, its own included.
 
     Args:
-        name: of the site; "rank 2" where it has none.
+        name: "rank 2" where it has none.
         state: "connected": heard of just now; "away": it was, and is not any more; "done": ended
             as it should; "gone": the run goes on without it; "unknown": never heard of.
         step: steps that it has made, by its own word.
@@ -71,7 +71,6 @@ class StatusDocument(RunDocument):
         bytes_sent: by the nodes of this process, over all sessions.
         since: when it came into this state, ISO 8601, UTC.
         updated: when this was written; about once a second until the process ends.
-        waiting_for: names of the sites.
         sites: all of a run of several processes; empty where one process has all nodes.
         last_error: what ended the run, or else what last went wrong between sites.
     """
@@ -182,7 +181,14 @@ def watched(run: Path, now: datetime) -> WatchDocument:
     Raises:
         InputError: it is no run folder.
     """
-    folders = sorted(path for path in _inside(run) if path.name.startswith("rank-"))
+    try:
+        inside = [Path(entry.path) for entry in os.scandir(run) if entry.is_dir()]
+    except FileNotFoundError:
+        expected = "is not there: a run makes its folder once all its processes have come"
+        raise InputError("RUN", str(run), expected) from None
+    except OSError as error:
+        raise InputError("RUN", str(run), f"cannot be read ({error.strerror})") from None
+    folders = sorted(path for path in inside if path.name.startswith("rank-"))
     if (run / STATUS).exists() or not folders:
         if not (run / "config.toml").exists() and not (run / STATUS).exists():
             expected = (
@@ -197,16 +203,6 @@ def watched(run: Path, now: datetime) -> WatchDocument:
         time=now.astimezone(UTC).isoformat(timespec="seconds"),
         processes=tuple(_watched(folder, now) for folder in folders),
     )
-
-
-def _inside(run: Path) -> list[Path]:
-    try:
-        return [Path(entry.path) for entry in os.scandir(run) if entry.is_dir()]
-    except FileNotFoundError:
-        expected = "is not there: a run makes its folder once all its processes have come"
-        raise InputError("RUN", str(run), expected) from None
-    except OSError as error:
-        raise InputError("RUN", str(run), f"cannot be read ({error.strerror})") from None
 
 
 def _watched(folder: Path, now: datetime) -> WatchedProcess:
