@@ -10,6 +10,8 @@ A `Layout` says where each trainable parameter of a module lies in a flat vector
 that of `module.parameters()`, trainable parameters only; a tied parameter is one.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
@@ -200,29 +202,23 @@ class Dense(Contribution):
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
         return (self.values,)
 
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return Sizes(square_bounds(self.values))
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         sums: Tensor = torch.linalg.vector_norm(self.values, ord=1, dim=2, dtype=torch.float64)
         return sums
 
     def cleaned(self, finite: Tensor) -> Dense:
-        """See `Contribution`."""
         return Dense(self.slot, _zero_unless(finite, self.values), self.gradients_of)
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         target = total[:, self.slot.start : self.slot.stop].unsqueeze(1)
         _add_product(target, factors.to(self.dtype).unsqueeze(1), self.values, beta, CHUNK)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         return self
 
     def outer(self) -> Outer:
@@ -247,16 +243,13 @@ class Outer(Contribution):
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
         return self.inputs, self.gradients
 
     @property
     def positions(self) -> int:
-        """See `Contribution`."""
         return self.inputs.shape[3]
 
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return _one_term(self) if self.positions == 1 else _terms(self)
 
     def absolute_sums(self) -> Tensor:
@@ -269,19 +262,16 @@ class Outer(Contribution):
         return sums
 
     def exact(self) -> Outer:
-        """See `Contribution`."""
         if self.positions == 1:
             return self
         inputs, gradients = self.inputs.double(), self.gradients.double()
         return Outer(self.slot, inputs, gradients, self.gradients_of)
 
     def cleaned(self, finite: Tensor) -> Outer:
-        """See `Contribution`."""
         inputs, gradients = (_zero_unless(finite, x) for x in (self.inputs, self.gradients))
         return Outer(self.slot, inputs, gradients, self.gradients_of)
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         nodes, _, groups, _, width = self.inputs.shape
         height = self.gradients.shape[4]
         weighted = self.gradients
@@ -294,11 +284,9 @@ class Outer(Contribution):
             _add_product(target[:, group], left, right, beta, CHUNK * self.positions)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         return Dense(self.slot, (self.gradients.transpose(3, 4) @ self.inputs).flatten(2))
 
     def outer(self) -> Outer:
-        """See `Contribution`."""
         return self
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Contribution
 from tacit.gradients.inputs import InputPart, Packed
-from tacit.gradients.paths import GradientPath
+from tacit.gradients.paths import Batch, GradientPath
 from tacit.gradients.probe import Probe, mismatch
 
 
@@ -58,15 +59,11 @@ def failure(path: GradientPath, probe: Probe) -> str:
 
 def parts_of(path: GradientPath, probe: Probe) -> list[Contribution]:
     """The contributions to the probe of a record for each node."""
-    inputs, targets, coins = (
-        part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
-    )
-    mask = probe.mask[:, :1]
+    rows = (part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins))
+    inputs, targets, coins = rows
     shares = None if probe.shares is None else probe.shares[:, :1]
-    parts, _ = path.contributions(
-        probe.parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
-    )
-    return parts
+    batch = Batch(inputs, targets, probe.mask[:, :1], coins, shares)
+    return path.contributions(probe.parameters, batch, norms=True)[0]
 
 
 def _extremes(module: nn.Module, probe: Probe) -> tuple[float, ...]:
@@ -200,9 +197,7 @@ def _told(
     path: GradientPath, probe: Probe, inputs: Tensor, others: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Losses and sizes of the gradients of some records `[nodes, b]` of the probe's batch."""
-    batch = inputs, probe.targets, probe.mask
-    parts, losses = path.contributions(
-        probe.parameters, *batch, norms=True, coins=probe.coins, shares=probe.shares
-    )
+    batch = replace(probe.batch, inputs=inputs)
+    parts, losses = path.contributions(probe.parameters, batch, norms=True)
     sizes = torch.stack([part.sizes().bounds[others] for part in parts])
     return losses[others], sizes

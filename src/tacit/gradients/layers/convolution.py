@@ -39,6 +39,8 @@ the gradients by the images, too; see `way_of`. Patches, which norms need, are o
 their entries are in the order of the kernel's. This has not run on a device.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
@@ -98,12 +100,10 @@ class ChannelsLast(Contribution):
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
         return self.inner.kept
 
     @property
     def positions(self) -> int:
-        """See `Contribution`."""
         return self.inner.positions
 
     def sizes(self) -> Sizes:
@@ -111,15 +111,12 @@ class ChannelsLast(Contribution):
         return self.inner.sizes()
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         return self.inner.absolute_sums()
 
     def exact(self) -> ChannelsLast:
-        """See `Contribution`."""
         return replace(self, inner=self.inner.exact())
 
     def cleaned(self, finite: Tensor) -> ChannelsLast:
-        """See `Contribution`."""
         return replace(self, inner=self.inner.cleaned(finite))
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
@@ -134,12 +131,10 @@ class ChannelsLast(Contribution):
             target.copy_(ordered)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         values = self.inner.materialised().values
         return Dense(self.slot, self._channels_first(values).reshape(values.shape))
 
     def outer(self) -> Outer:
-        """See `Contribution`."""
         outer = self.inner.outer()
         if outer.inputs.shape[4] == 1:  # a vector times one
             return self.materialised().outer()

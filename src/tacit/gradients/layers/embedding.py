@@ -19,6 +19,8 @@ reads an id below zero from the end. On CUDA an indexed sum adds in no fixed ord
 `torch.use_deterministic_algorithms` is on.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
@@ -51,26 +53,21 @@ class Lookup(Contribution):
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
         return self.ids, self.gradients
 
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return Sizes(square_bounds(self.gradients.flatten(2)))
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         sums: Tensor = torch.linalg.vector_norm(
             self.gradients, ord=1, dim=(2, 3), dtype=torch.float64
         )
         return sums
 
     def cleaned(self, finite: Tensor) -> Lookup:
-        """See `Contribution`."""
         return Lookup(self.slot, self.ids, self.gradients.masked_fill(~_places(finite), 0.0))
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         targets = self.slot.view(total)
         if beta == 0:
             targets.zero_()
@@ -82,7 +79,6 @@ class Lookup(Contribution):
             target.index_add_(0, ids, rows)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         nodes, records = self.ids.shape[:2]
         count, size = self.slot.shape
         values = self.gradients.new_zeros(nodes * records * count, size)
