@@ -58,12 +58,7 @@ from tacit.algorithms.federated import (
     participants,
 )
 from tacit.algorithms.options import Size, step_size
-from tacit.algorithms.parts import (
-    SUBGRADIENTS,
-    Regularisation,
-    Subgradient,
-    noised_gradient,
-)
+from tacit.algorithms.parts import SUBGRADIENTS, Regularisation, Subgradient, noised_gradient
 from tacit.communication.colours import Released
 
 

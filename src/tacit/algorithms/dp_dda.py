@@ -33,13 +33,7 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    SEEN_SUMS,
-    GraphNeeds,
-    NoisePath,
-    PaperClaims,
-    Participation,
-)
+from tacit.algorithms.facets import SEEN_SUMS, GraphNeeds, NoisePath, PaperClaims, Participation
 from tacit.algorithms.options import Idle, Options, RateSchedule, Share, WarmUp
 from tacit.algorithms.parts import (
     Regularisation,

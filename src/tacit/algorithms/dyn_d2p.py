@@ -54,12 +54,7 @@ from tacit.errors import InputError
 from tacit.privacy.published import DYN_D2P as PUBLISHED
 from tacit.privacy.published import DYN_GENERAL as PUBLISHED_GENERAL
 from tacit.privacy.published import FormulaCondition, total_mu
-from tacit.privacy.published.utility.dyn_d2p import (
-    dyn_bound,
-    dyn_least_noise,
-    dyn_noise,
-    dyn_steps,
-)
+from tacit.privacy.published.utility.dyn_d2p import dyn_bound, dyn_least_noise, dyn_noise, dyn_steps
 from tacit.report.documents.plan import PlannedPromise
 
 Growth = Annotated[float, Field(ge=1, le=1e38, allow_inf_nan=False)]

@@ -91,14 +91,7 @@ from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
 from tacit.algorithms.base import Algorithm, PrimalDual
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    PaperClaims,
-    Participation,
-    Releases,
-    Setup,
-    any_clip,
-    l2_clip,
-)
+from tacit.algorithms.facets import PaperClaims, Participation, Releases, Setup, any_clip, l2_clip
 from tacit.algorithms.federated import (
     OWN_MESSAGES,
     WITH_CLIENTS,
@@ -112,11 +105,7 @@ from tacit.algorithms.federated import (
     round_sampling,
 )
 from tacit.algorithms.options import Idle, RateSchedule, Size, WarmUp, step_size
-from tacit.algorithms.parts import (
-    Regularisation,
-    RegulariserName,
-    proximal,
-)
+from tacit.algorithms.parts import Regularisation, RegulariserName, proximal
 from tacit.algorithms.promise import PromisedRun, promised
 from tacit.communication.colours import Released
 from tacit.errors import InputError

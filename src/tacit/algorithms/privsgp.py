@@ -61,13 +61,7 @@ from torch import Tensor
 from tacit.algorithms.accounting import NodeRun, claimed_sums
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    SEEN_SUMS,
-    GraphNeeds,
-    NoisePath,
-    PaperClaims,
-    l2_clip,
-)
+from tacit.algorithms.facets import SEEN_SUMS, GraphNeeds, NoisePath, PaperClaims, l2_clip
 from tacit.algorithms.options import Momentum, Options, step_size
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.promise import PromisedRun, constant_rate, promised

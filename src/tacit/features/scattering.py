@@ -46,13 +46,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.features.filters import (
-    ANGLES,
-    gaussian_spectrum,
-    reflected,
-    spectrum_at,
-    wavelets,
-)
+from tacit.features.filters import ANGLES, gaussian_spectrum, reflected, spectrum_at, wavelets
 
 Array = NDArray[np.float64]
 _Made = Callable[[Array], Tensor]

@@ -284,7 +284,7 @@ def _tapping(
             if inputs.shape[0] != count:
                 fault = "the first axis of this layer's input must be the records"
                 raise InputError("task.model", layer.name, fault)
-            output, record.output_shape, record.kept = layer.forward(inputs, weight, bias)
+            output, record.output_shape, record.kept = layer.kind.forward(inputs, weight, bias)
             tapped = tap(output, record)
             shape = record.output_shape
             return tapped if tapped.shape == shape else tapped.view(shape)
@@ -372,9 +372,10 @@ class TapsPath:
                     gradient = parameters.new_zeros(record.output_shape)
                 gradient = taken(gradient, layer.name, kind).view(record.output_shape)
                 kept = taken(record.kept, layer.name, kind)
-                parts += layer.contributions(kept, gradient, nodes, rows, norms)
-            for recurring, own in zip(self.recurrent, products, strict=True):
-                parts += recurring.contributions(own, nodes, count, norms, kind)
+                own = layer.weight, layer.bias
+                parts += layer.kind.parts(*own, kept, gradient, nodes, rows, norms)
+            for recurring, calls in zip(self.recurrent, products, strict=True):
+                parts += recurring.contributions(calls, nodes, count, norms, kind)
         return parts, losses.detach()
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:

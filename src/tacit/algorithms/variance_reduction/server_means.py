@@ -38,11 +38,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import (
-    FederatedOptions,
-    mean_gradient,
-    noised_mean,
-)
+from tacit.algorithms.federated import FederatedOptions, mean_gradient, noised_mean
 from tacit.algorithms.options import Schedules, step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.algorithms.variance_reduction.estimators import (

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Slot
-from tacit.gradients.layers.rules import materialise
+from tacit.gradients.contributions import Contribution, Layout, Slot, of_factors
 from tacit.gradients.precision import taken
 from tacit.gradients.recurrent import Recurrent
 
@@ -92,12 +91,7 @@ class RecurrentLayer:
                 for values in ([call.inputs for call in calls], map(_gradient, calls))
             )
             weight, bias = self.slots[f"weight_{key}"], self.slots.get(f"bias_{key}")
-            outer = Outer(weight, left, right)
-            whole = norms and materialise(left.shape[3], left.shape[4], right.shape[4])
-            result.append(outer.materialised() if whole else outer)
-            if bias is not None:
-                alike = weight if right.shape[3] == 1 else None
-                result.append(Dense(bias, right.sum(dim=3).flatten(2), alike))
+            result += of_factors(weight, bias, left, right, norms)
         return result
 
 
