@@ -31,17 +31,16 @@ from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
 from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
 from tacit.gradients.dropout import dropping
 from tacit.gradients.layers.pooling import MaxPooling
-from tacit.gradients.layers.recurrent import Product, Products, RecurrentLayer
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
 from tacit.gradients.precision import Precision, forward, passing, taken, widened
-from tacit.gradients.recurrent import Recurrent
+from tacit.gradients.recurrent import Product, Products, Recurrent, RecurrentLayer
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """Records of some nodes, each of one row, or of several that follow each other.
 
     These are its views, or all that a person has: its loss is the sum of theirs, each times its
@@ -62,10 +61,10 @@ class Batch:
     coins: Tensor | None = None
     shares: Tensor | None = None
 
-    def __getitem__(self, part: slice | tuple[slice, slice]) -> Batch:
+    def __getitem__(self, part: slice | tuple[slice, slice]) -> RecordBatch:
         """Some of the nodes, or of their records, whose rows have an axis of their own."""
         coins, shares = (None if one is None else one[part] for one in (self.coins, self.shares))
-        return Batch(self.inputs[part], self.targets[part], self.mask[part], coins, shares)
+        return RecordBatch(self.inputs[part], self.targets[part], self.mask[part], coins, shares)
 
     def by_record(self) -> tuple[Tensor | None, ...]:
         """Shares, inputs, targets and coins; `[nodes, b, rows, ...]` where there are shares."""
@@ -81,7 +80,7 @@ class GradientPath(Protocol):
     """One way to compute clipped sums; what `StackedModel` is built on. See `accumulate`."""
 
     def contributions(
-        self, parameters: Tensor, batch: Batch, norms: bool
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """Each record's gradient, not clipped, one part a parameter; and the masked losses.
 
@@ -89,7 +88,7 @@ class GradientPath(Protocol):
         hold whatever their inputs give.
         """
 
-    def add_plain(self, parameters: Tensor, batch: Batch, total: Tensor, beta: int) -> Tensor:
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
         """What `accumulate` does where nothing is clipped; returns the losses."""
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
@@ -99,7 +98,7 @@ class GradientPath(Protocol):
 def accumulate(
     path: GradientPath,
     parameters: Tensor,
-    batch: Batch,
+    batch: RecordBatch,
     clip: Clip | None,
     total: Tensor,
     beta: int,
@@ -159,7 +158,7 @@ class FunctionalPath:
         losses = torch.where(mask, losses, 0.0)
         return losses.sum(), losses.detach()
 
-    def add_plain(self, parameters: Tensor, batch: Batch, total: Tensor, beta: int) -> Tensor:
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
         given = (batch.mask, *batch.by_record())
         summed: Any = grad_and_value(self._masked_loss, has_aux=True)
         with passing(self.precision, parameters.device):
@@ -172,7 +171,7 @@ class FunctionalPath:
         return found
 
     def contributions(
-        self, parameters: Tensor, batch: Batch, norms: bool
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """Every parameter's materialised gradients; see `GradientPath`."""
         given = batch.by_record()
@@ -207,7 +206,7 @@ def tapped_layers(
     """The layers that hold all trainable parameters, or the reason why taps cannot serve.
 
     Every trainable parameter must belong to exactly one leaf of a known kind, or to a `Recurrent`,
-    which is no part of what is returned: see `layers.recurrent`. `channels_last`:
+    which is no part of what is returned: see `recurrent`. `channels_last`:
     whether convolutions hand out images that lie so, which is faster, but not every module can
     take (one that calls `view`). `rectifying`: convolutions that rectify what they are given.
     """
@@ -332,7 +331,7 @@ class TapsPath:
     recurrent: tuple[RecurrentLayer, ...] = ()
     precision: Precision = "float32"
 
-    def add_plain(self, parameters: Tensor, batch: Batch, total: Tensor, beta: int) -> Tensor:
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
         parts, losses = self.contributions(parameters, batch, norms=False)
         with torch.no_grad():
             factors = batch.mask.to(losses.dtype)
@@ -341,7 +340,7 @@ class TapsPath:
         return losses
 
     def contributions(
-        self, parameters: Tensor, batch: Batch, norms: bool
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
         mask, shares, coins = batch.mask, batch.shares, batch.coins

@@ -32,10 +32,9 @@ from torch.nn.parameter import is_lazy
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Layout
 from tacit.gradients.dropout import dropping, record_coins
-from tacit.gradients.inputs import Packed
+from tacit.gradients.inputs import Packed, described
 from tacit.gradients.losses import Loss
-from tacit.gradients.outputs import described
-from tacit.gradients.paths import Batch, GradientPath, accumulate
+from tacit.gradients.paths import GradientPath, RecordBatch, accumulate
 
 _NODES = 2
 _RECORDS = 3
@@ -84,9 +83,9 @@ class Probe:
         return torch.ones_like(self.norms, dtype=torch.bool)
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> RecordBatch:
         """All of it, as a path takes it."""
-        return Batch(self.inputs, self.targets, self.mask, self.coins, self.shares)
+        return RecordBatch(self.inputs, self.targets, self.mask, self.coins, self.shares)
 
 
 def probe_of(

@@ -47,12 +47,10 @@ from tacit.gradients.clipping import (
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.dropout import drops, view_coins
-from tacit.gradients.inputs import Packed, with_dtype, with_inputs
+from tacit.gradients.inputs import Output, Packed, with_dtype, with_inputs, with_output
 from tacit.gradients.layers import processor
 from tacit.gradients.layers.normalisation import PlainPReLU
-from tacit.gradients.layers.pooling import poolings
-from tacit.gradients.layers.rectifiers import rectified
-from tacit.gradients.layers.recurrent import recurrent_layers
+from tacit.gradients.layers.pooling import poolings, rectified
 from tacit.gradients.linear import (
     LEAST_RECORDS,
     LOOP_NORMS,
@@ -64,18 +62,17 @@ from tacit.gradients.linear import (
 )
 from tacit.gradients.losses import Loss
 from tacit.gradients.moments import Moments
-from tacit.gradients.outputs import Output, with_output
 from tacit.gradients.paths import (
-    Batch,
     FunctionalPath,
     GradientPath,
+    RecordBatch,
     TapsPath,
     accumulate,
     tapped_layers,
 )
 from tacit.gradients.precision import Precision, check_products, exact_products, forward, widened
 from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
-from tacit.gradients.recurrent import Recurrent
+from tacit.gradients.recurrent import Recurrent, recurrent_layers
 from tacit.gradients.trials import disproof, failure, mixing, parts_of
 
 PathName = Literal["closed form", "taps", "functional"]
@@ -260,10 +257,10 @@ class StackedModel:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone.
 
-        Those that are `given` make a `Batch`.
+        Those that are `given` make a `RecordBatch`.
         """
         total = parameters.new_empty(parameters.shape) if total is None else total
-        batch = self._filled(parameters, Batch(*given))
+        batch = self._filled(parameters, RecordBatch(*given))
         nodes, count = batch.mask.shape
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
         most = self._chunk(self.numbers_per_record + beside, parameters)
@@ -284,7 +281,7 @@ class StackedModel:
     def _sums(
         self,
         parameters: Tensor,
-        batch: Batch,
+        batch: RecordBatch,
         clip: Clip | None,
         total: Tensor,
         norm: ClipNorm,
@@ -325,7 +322,7 @@ class StackedModel:
         answers for the rounding of sums of them: see `aimed`.
         """
         shares = self._shares(shares, parameters)
-        batch = Batch(inputs, targets, mask, self._coins(coins), shares)
+        batch = RecordBatch(inputs, targets, mask, self._coins(coins), shares)
         if clip is not None:
             check_clip(clip)
             check_products()
@@ -431,7 +428,7 @@ class StackedModel:
             raise ValueError("shares of rows are for records of several rows, and needed there")
         return None if shares is None else shares.to(parameters)
 
-    def _rows(self, parameters: Tensor, batch: Batch) -> Batch:
+    def _rows(self, parameters: Tensor, batch: RecordBatch) -> RecordBatch:
         """Records `[nodes, b, ...]` as the engine takes them, `[nodes, b * rows, ...]`.
 
         Rows are those of a record's person, and the views of each.
@@ -447,9 +444,9 @@ class StackedModel:
             if chosen.views > 1:
                 each = parameters.new_ones(*batch.mask.shape, 1) if shares is None else shares
                 shares = (each / chosen.views).repeat_interleave(chosen.views, dim=2)
-        return Batch(inputs, targets, batch.mask, coins if self.drops else None, shares)
+        return RecordBatch(inputs, targets, batch.mask, coins if self.drops else None, shares)
 
-    def _filled(self, parameters: Tensor, batch: Batch) -> Batch:
+    def _filled(self, parameters: Tensor, batch: RecordBatch) -> RecordBatch:
         """Inputs and targets as the engine takes them."""
         inputs, targets = (_cast(each, parameters) for each in (batch.inputs, batch.targets))
         if not all_known_true(batch.mask):
