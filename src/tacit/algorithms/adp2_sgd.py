@@ -180,11 +180,7 @@ ADP2_SGD = Algorithm(
     options=AsynchronousOptions,
     start=start,
     step=step,
-    graph=GraphNeeds(
-        gossip=mix,
-        noise_path=NoisePath("combine-then-adapt"),
-        fixed=True,
-    ),
+    graph=GraphNeeds(gossip=mix, noise_path=NoisePath("combine-then-adapt"), fixed=True),
     releases=SEEN_SUMS,
     participation=Participation(activity=waves),
 )

@@ -172,13 +172,7 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     claims=PaperClaims(formula=PUBLISHED),
 )
 
-SGP = replace(
-    PRIVSGP,
-    name="sgp",
-    title="SGP",
-    private=False,
-    claims=PaperClaims(),
-)
+SGP = replace(PRIVSGP, name="sgp", title="SGP", private=False, claims=PaperClaims())
 
 
 class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
