@@ -94,14 +94,13 @@ class Clocks:
 @contextmanager
 def clocked(job: Job, clocks: Clocks) -> Iterator[None]:
     """Within, the parts of the job's steps are clocked."""
-    engine = type(job.model.engine)
     places: list[tuple[Any, str, str]] = [
         (sampling, "disjoint_batches", "sample"),
         (DisjointBatches, "batch", "sample"),
         (sampling, "draw_units", "sample"),
         (StackedData, "gather", "gather"),
         (StackedModel, "gradient", "gather"),
-        (engine, "accumulate", "norms and clipped sum"),
+        (stacked, "accumulate", "norms and clipped sum"),
         (stacked, "add_clipped_records", "norms and clipped sum"),
         (torch.autograd, "grad", "backward"),
         (StackedContext, "add_noise", "noise"),

@@ -106,7 +106,6 @@ _HOMES = {
     "prepare": "analysis.session",
     "train": "training.api",
 }
-_MODULES = ("callbacks", "privacy")  # that `import tacit` alone offers
 
 
 def __getattr__(name: str) -> Any:

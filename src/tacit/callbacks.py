@@ -11,6 +11,8 @@ What is logged: settings but for those that say where a site keeps its things (`
 number of the metrics (`numbers`), and of the result (`outcome`).
 """
 
+# ruff: noqa: D102 (when a method is called, `Callback` says)
+
 from __future__ import annotations
 
 import math
@@ -108,7 +110,6 @@ class MLflow(Callback):
         self._experiment, self._name, self.run_id = experiment, run_name, ""
 
     def on_start(self, plan: Plan) -> None:
-        """Begin the run with its settings."""
         known = self._client.get_experiment_by_name(self._experiment)
         place = known.experiment_id if known else self._client.create_experiment(self._experiment)
         self.run_id = self._client.create_run(place, run_name=self._name).info.run_id
@@ -116,19 +117,17 @@ class MLflow(Callback):
             self._client.log_param(self.run_id, key, value)
 
     def on_metrics(self, metrics: PublicMeasurement) -> None:
-        """Log every number at its step."""
         for name, value in numbers(metrics).items():
             self._client.log_metric(self.run_id, name, value, step=metrics.step)
 
     def on_end(self, result: Result) -> None:
-        """Log the outcome, and finish the run."""
         for name, value in outcome(result).items():
             self._client.log_metric(self.run_id, name, value, step=result.steps)
         self._client.set_tag(self.run_id, "tacit.status", result.status)
         self._client.set_terminated(self.run_id)
 
     def on_error(self, error: BaseException) -> None:
-        """Mark the run as failed; why is not said there."""
+        # Why is not said there.
         if self.run_id:
             self._client.set_terminated(self.run_id, "FAILED")
 
@@ -146,24 +145,20 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, plan: Plan) -> None:
-        """Begin a file with the settings as text."""
         self._writer = self._writer_class(self._folder)
         lines = (f"    {key} = {value!r}" for key, value in settings(plan).items())
         self._writer.add_text("settings", "\n".join(lines))
 
     def on_metrics(self, metrics: PublicMeasurement) -> None:
-        """Write every number at its step."""
         for name, value in numbers(metrics).items():
             self._writer.add_scalar(name, value, metrics.step)
 
     def on_end(self, result: Result) -> None:
-        """Write the outcome, and close the file."""
         for name, value in outcome(result).items():
             self._writer.add_scalar(name, value, result.steps)
         self._writer.close()
 
     def on_error(self, error: BaseException) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -183,20 +178,17 @@ class WeightsAndBiases(Callback):
         self.run: Any = None
 
     def on_start(self, plan: Plan) -> None:
-        """Begin the run with its settings."""
         self.run = self._wandb.init(config=settings(plan), **self._options)
 
     def on_metrics(self, metrics: PublicMeasurement) -> None:
-        """Log every number at its step."""
         self.run.log(numbers(metrics), step=metrics.step)
 
     def on_end(self, result: Result) -> None:
-        """Put the outcome into the summary, and finish the run."""
         self.run.summary.update({**outcome(result), "status": result.status})
         self.run.finish()
 
     def on_error(self, error: BaseException) -> None:
-        """Mark the run as failed; why is not said there."""
+        # Why is not said there.
         if self.run is not None:
             self.run.finish(exit_code=1)
 
@@ -209,7 +201,6 @@ class ProgressBar(Callback):
         self._shown = -1
 
     def on_start(self, plan: Plan) -> None:
-        """Find out whether this is a notebook."""
         self._shown = -1
         shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         if hasattr(shell, "kernel"):  # a terminal's IPython has none
@@ -217,7 +208,6 @@ class ProgressBar(Callback):
             self._display = display.display(display.HTML(""), display_id=True)
 
     def on_step(self, progress: Progress) -> None:
-        """Show the step, where it is due."""
         tenth = 10 * progress.step // progress.steps
         if self._display is not None:
             percent = 100 * progress.step // progress.steps

@@ -7,7 +7,8 @@ from torch.func import functional_call
 
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, StackedModel, build
-from tacit.gradients.table import clipped_difference, difference_shapes
+from tacit.gradients.table import clipped_difference
+from tacit.gradients.table_storage import entry_shapes
 
 CLIP, BOUND, NODES, RECORDS = 0.6, 0.15, 3, 5
 EVERY = torch.full((NODES,), RECORDS)
@@ -88,7 +89,7 @@ def shortened(vector, bound):
 @pytest.mark.parametrize("module_of", [mlp, cnn, other])
 def test_against_single_records(module_of, bound, clip, memory_bytes):
     module, model, points, batch = made(module_of, torch.float64, memory_bytes)
-    found = clipped_difference(model, difference_shapes(model), points, batch, clip, bound, EVERY)
+    found = clipped_difference(model, entry_shapes(model), points, batch, clip, bound, EVERY)
     inputs, targets, mask = batch
     right = torch.zeros_like(points[0])
     for node in range(NODES):
@@ -111,7 +112,7 @@ def test_against_single_records(module_of, bound, clip, memory_bytes):
 @pytest.mark.parametrize("module_of", [mlp, cnn, other])
 def test_no_record_exceeds_the_bound_in_single_precision(module_of):
     _, model, points, (inputs, targets, mask) = made(module_of, torch.float32)
-    shapes, largest = difference_shapes(model), 0.0
+    shapes, largest = entry_shapes(model), 0.0
     for record in range(RECORDS):
         alone = torch.zeros_like(mask)
         alone[:, record] = True
@@ -127,7 +128,7 @@ def test_no_record_exceeds_the_bound_in_single_precision(module_of):
 def test_a_record_that_is_not_finite_adds_nothing():
     _, model, points, (inputs, targets, mask) = made(mlp, torch.float64)
     mask[:] = True
-    shapes = difference_shapes(model)
+    shapes = entry_shapes(model)
     spoilt, without = inputs.clone(), mask.clone()
     spoilt[:, 2] = float("nan")
     without[:, 2] = False
@@ -141,7 +142,7 @@ def test_a_record_that_is_not_finite_adds_nothing():
 
 def test_an_empty_batch_and_bad_bounds():
     _, model, points, (inputs, targets, mask) = made(mlp, torch.float64)
-    shapes = difference_shapes(model)
+    shapes = entry_shapes(model)
     empty = inputs[:, :0], targets[:, :0], mask[:, :0]
     for bound in (None, BOUND):
         found = clipped_difference(model, shapes, points, empty, CLIP, bound, EVERY)

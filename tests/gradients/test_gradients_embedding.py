@@ -19,7 +19,8 @@ from tacit.gradients.clipping import clip_records
 from tacit.gradients.contributions import Slot, layout_of
 from tacit.gradients.layers.embedding import Lookup, merged
 from tacit.gradients.paths import tapped_layers
-from tacit.gradients.table import GradientTable, clipped_difference, difference_shapes
+from tacit.gradients.table import GradientTable, clipped_difference
+from tacit.gradients.table_storage import entry_shapes
 
 ROWS = 7
 
@@ -203,7 +204,7 @@ def test_a_table_keeps_what_autograd_has(name):
     found = table.replace(after, torch.arange(count).expand(nodes, count), everyone, 0.5, None)
     torch.testing.assert_close(found.difference, (new - old).sum(1), rtol=1e-10, atol=1e-10)
 
-    shapes = difference_shapes(case.stacked)
+    shapes = entry_shapes(case.stacked)
     batch = case.inputs, case.targets, everyone
     anchored = clipped_difference(
         case.stacked, shapes, (after, before), batch, 0.5, None, everyone.sum(dim=1)

@@ -4,8 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.gradients.contributions import Outer, Slot
-from tacit.gradients.layers.rules import materialise
+from tacit.gradients.contributions import Outer, Slot, materialise
 
 SIZES = st.integers(1, 4)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tacit.gradients import LOSSES, build, linear, linear_blocks, stacked
+from tacit.gradients import LOSSES, build, linear, stacked
 from tacit.gradients.losses import OF_NUMBERS
 
 FLOAT32 = torch.float32
@@ -33,7 +33,7 @@ def narrow():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "MOST_WEIGHTS", 0)
         patch.setattr(stacked, "LEAST_RECORDS", 1)
-        patch.setattr(linear_blocks, "_BLOCK_BYTES", 1)
+        patch.setattr(linear, "_BLOCK_BYTES", 1)
         yield
 
 
@@ -351,7 +351,7 @@ def test_outputs_of_all_nodes_in_one_product_are_those_of_each(bias):
 def test_small_layers_and_small_batches_are_not_cut_into_blocks():
     small, wide = (built("cross-entropy", 8, FLOAT32, width=width) for width in (2_040, 2_060))
     assert not small.reads_rows(10_000, "l2")
-    assert wide.reads_rows(linear_blocks.LEAST_RECORDS, "l1")
-    assert not wide.reads_rows(linear_blocks.LEAST_RECORDS - 1, "l2")
+    assert wide.reads_rows(linear.LEAST_RECORDS, "l1")
+    assert not wide.reads_rows(linear.LEAST_RECORDS - 1, "l2")
     assert not wide.reads_rows(10_000, "coordinate")
     assert not by_taps(wide).reads_rows(10_000, "l2")

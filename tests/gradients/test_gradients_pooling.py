@@ -10,8 +10,7 @@ from gradient_problems import assert_equal, problem
 from torch import nn
 
 from tacit.gradients.layers import processor
-from tacit.gradients.layers.pooling import MaxPooling, poolings
-from tacit.gradients.layers.rectifiers import rectified
+from tacit.gradients.layers.pooling import MaxPooling, poolings, rectified
 
 
 def convolutions(*middle, channels=4):

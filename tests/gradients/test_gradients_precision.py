@@ -23,7 +23,8 @@ from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build, record_coins
 from tacit.gradients.precision import check_products, exact_products, passing
-from tacit.gradients.table import GradientTable, clipped_difference, difference_shapes
+from tacit.gradients.table import GradientTable, clipped_difference
+from tacit.gradients.table_storage import entry_shapes
 
 FLOAT32, CUDA = torch.float32, torch.device("cuda")
 SIZES = [-44, -20, 0, 4, 12, 18, 19, 30, 38]
@@ -79,7 +80,7 @@ def test_what_a_record_gives_is_the_same_to_the_bit_whoever_else_is_there(
 def test_a_record_moves_differences_by_their_bound_at_most(name, seed, size, kind, clip, bound):
     model, at = built(name, FLOAT32, precision="bf16")
     inputs, targets, mask, _, draws = batch_of(name, seed)
-    shapes = difference_shapes(model)
+    shapes = entry_shapes(model)
     points = at, at + 0.1 * torch.randn(at.shape, generator=draws)
     sums = []
     for record in (adversarial(MODELS[name][1], 10.0**size, kind, draws).float(), torch.nan):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tacit.base.free_memory import in_words
+from tacit.base.free_memory import host_bytes, in_words
 from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, StackedModel, build
@@ -623,7 +623,7 @@ def test_available_memory_is_the_least_of_system_and_groups(tmp_path):
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
     (proc / "self" / "cgroup").write_text("4:cpu,memory:/job/step\n0::/inner\n")
-    assert available_bytes(proc=proc, groups=groups) == 5000 * 1024
+    assert host_bytes(proc=proc, groups=groups) == 5000 * 1024
 
     def group(folder, limit, used, names, stat):
         folder.mkdir(parents=True)
@@ -633,14 +633,14 @@ def test_available_memory_is_the_least_of_system_and_groups(tmp_path):
 
     first = ("memory.limit_in_bytes", "memory.usage_in_bytes")
     group(groups / "memory" / "job", "4000000", "1000000", first, "total_inactive_file 5000\n")
-    assert available_bytes(proc=proc, groups=groups) == 3_005_000
+    assert host_bytes(proc=proc, groups=groups) == 3_005_000
     group(groups / "inner", "max", "1", ("memory.max", "memory.current"), "")
-    assert available_bytes(proc=proc, groups=groups) == 3_005_000
+    assert host_bytes(proc=proc, groups=groups) == 3_005_000
     (groups / "memory.max").write_text("2000000\n")
     (groups / "memory.current").write_text("1999000\n")
-    assert available_bytes(proc=proc, groups=groups) == 1000
+    assert host_bytes(proc=proc, groups=groups) == 1000
     (groups / "memory.current").write_text("3000000\n")
-    assert available_bytes(proc=proc, groups=groups) == 0
+    assert host_bytes(proc=proc, groups=groups) == 0
 
 
 def test_available_memory_here():

@@ -12,7 +12,8 @@ from torch.func import functional_call
 
 from tacit.gradients import LOSSES, build, image_views, record_coins
 from tacit.gradients.dropout import dropping, view_coins
-from tacit.gradients.table import GradientTable, clipped_difference, difference_shapes
+from tacit.gradients.table import GradientTable, clipped_difference
+from tacit.gradients.table_storage import entry_shapes
 
 NODES, PERSONS, ROWS = 2, 6, 4
 FLOAT64 = torch.float64
@@ -227,7 +228,7 @@ def test_differences_by_an_anchor_are_clipped_by_person():
     for bound in (None, 0.05):
         found = clipped_difference(
             model,
-            difference_shapes(model),
+            entry_shapes(model),
             (later, at),
             people.batch,
             0.4,

@@ -17,7 +17,7 @@ from tacit.config import load_config
 from tacit.config.schema import LOSS_NAMES
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
-from tacit.gradients.paths import FunctionalPath
+from tacit.gradients.paths import FunctionalPath, RecordBatch, accumulate
 from tacit.models import MODELS, build_model, resnet18
 from tacit.models.architectures import find_loss
 from tacit.report.wording import number_text
@@ -162,7 +162,8 @@ def test_resnet18_is_private_and_its_gradients_are_tapped():
     for clip in (None, 0.5):
         found = stacked.gradient(parameters, inputs, targets, mask, clip)
         total = torch.empty_like(parameters)
-        norms, losses = other.accumulate(parameters, inputs, targets, mask, clip, total, 0)
+        batch = RecordBatch(inputs, targets, mask)
+        norms, losses = accumulate(other, parameters, batch, clip, total, 0)
         torch.testing.assert_close(found.total, total, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(found.norms, norms, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(found.losses, losses, rtol=1e-10, atol=1e-10)

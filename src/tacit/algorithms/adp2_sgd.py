@@ -48,14 +48,7 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    SEEN_SUMS,
-    Activity,
-    GraphNeeds,
-    NoisePath,
-    Participation,
-    Setup,
-)
+from tacit.algorithms.facets import SEEN_SUMS, Activity, GraphNeeds, NoisePath, Participation, Setup
 from tacit.algorithms.options import Idle, Options, step_size
 from tacit.algorithms.parts import noised_gradient, public_draws
 from tacit.communication.colours import Released
@@ -187,11 +180,7 @@ ADP2_SGD = Algorithm(
     options=AsynchronousOptions,
     start=start,
     step=step,
-    graph=GraphNeeds(
-        gossip=mix,
-        noise_path=NoisePath("combine-then-adapt"),
-        fixed=True,
-    ),
+    graph=GraphNeeds(gossip=mix, noise_path=NoisePath("combine-then-adapt"), fixed=True),
     releases=SEEN_SUMS,
     participation=Participation(activity=waves),
 )

@@ -61,9 +61,4 @@ DP2_SGD: Algorithm[ConsensusState, Options] = Algorithm(
     releases=SEEN_SUMS,
 )
 
-D_PSGD = replace(
-    DP2_SGD,
-    name="d-psgd",
-    title="D-PSGD",
-    private=False,
-)
+D_PSGD = replace(DP2_SGD, name="d-psgd", title="D-PSGD", private=False)

@@ -58,12 +58,7 @@ from tacit.algorithms.federated import (
     participants,
 )
 from tacit.algorithms.options import Size, step_size
-from tacit.algorithms.parts import (
-    SUBGRADIENTS,
-    Regularisation,
-    Subgradient,
-    noised_gradient,
-)
+from tacit.algorithms.parts import SUBGRADIENTS, Regularisation, Subgradient, noised_gradient
 from tacit.communication.colours import Released
 
 
@@ -114,11 +109,7 @@ DP_ADMM = Algorithm(
     step=step,
     primal_dual=lambda state, options: augmented_lagrangian(state.x, state, options),
     graph=WITH_CLIENTS,
-    releases=Releases(
-        clip_norms=radial_clip,
-        bound_is_tight=True,
-        no_secure_sum=OWN_MESSAGES,
-    ),
+    releases=Releases(clip_norms=radial_clip, bound_is_tight=True, no_secure_sum=OWN_MESSAGES),
     claims=PaperClaims(convex=True),
     participation=Participation(
         no_weights="pulls clients together by one penalty, beside which weighed losses need others",

@@ -33,13 +33,7 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    SEEN_SUMS,
-    GraphNeeds,
-    NoisePath,
-    PaperClaims,
-    Participation,
-)
+from tacit.algorithms.facets import SEEN_SUMS, GraphNeeds, NoisePath, PaperClaims, Participation
 from tacit.algorithms.options import Idle, Options, RateSchedule, Share, WarmUp
 from tacit.algorithms.parts import (
     Regularisation,
@@ -56,10 +50,7 @@ class DualAveragingOptions(Options):
 
     learning_rate_schedule: Annotated[
         RateSchedule,
-        Idle(
-            lambda options: True,
-            "dp-dda has one of its own, 1 / sqrt(k + 1): leave it out",
-        ),
+        Idle(lambda options: True, "dp-dda has one of its own, 1 / sqrt(k + 1): leave it out"),
     ] = "constant"
     warm_up: Annotated[
         WarmUp,
@@ -111,11 +102,6 @@ def mix(
     return DualAveragingState(z, _minimiser(z, state.x0, k + 1, options), state.x0)
 
 
-def _unit(options: DualAveragingOptions, k: int, steps: int) -> float:
-    """Gradients are added to z as they are; x is `learning_rate` / sqrt(k) of z after k steps."""
-    return 1.0
-
-
 DP_DDA = Algorithm(
     name="dp-dda",
     title="DP-DDA",
@@ -127,7 +113,8 @@ DP_DDA = Algorithm(
         gossip=mix,
         noise_path=NoisePath(
             "combine-then-adapt",
-            rate=_unit,
+            # Gradients are added to z as they are; after k steps x is rate / sqrt(k) of z.
+            rate=lambda options, k, steps: 1.0,
             scale=lambda options, k: options.settled_rate / math.sqrt(k),
         ),
     ),

@@ -143,9 +143,4 @@ DP_FEDAVG: Algorithm[ServerState, LocalOptions] = Algorithm(
     participation=Participation(activity=participants, stateless_clients=True),
 )
 
-FEDAVG = replace(
-    DP_FEDAVG,
-    name="fedavg",
-    title="FedAvg",
-    private=False,
-)
+FEDAVG = replace(DP_FEDAVG, name="fedavg", title="FedAvg", private=False)

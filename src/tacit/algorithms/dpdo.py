@@ -34,13 +34,7 @@ from torch import Tensor
 
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    LAPLACE_SUMS,
-    GraphNeeds,
-    PaperClaims,
-    Participation,
-    Setup,
-)
+from tacit.algorithms.facets import LAPLACE_SUMS, GraphNeeds, PaperClaims, Participation, Setup
 from tacit.algorithms.options import Options, Schedules, step_size
 from tacit.algorithms.parts import Regularisation
 from tacit.communication.colours import Released

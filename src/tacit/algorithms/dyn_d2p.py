@@ -117,9 +117,7 @@ def general_schedules(options: GeneralOptions, clip: float | None, steps: int) -
         values = getattr(options, key)
         if values is not None and len(values) != steps:
             raise InputError(
-                f"algorithm.{key}",
-                f"{len(values)} numbers",
-                f"needs one for each of {steps} steps",
+                f"algorithm.{key}", f"{len(values)} numbers", f"needs one for each of {steps} steps"
             )
     clips = options.clip_schedule or (None if clip is None else (clip,) * steps)
     noise = options.noise_schedule or (1.0,) * steps
@@ -200,27 +198,14 @@ DYN_D2P = replace(
     claims=PaperClaims(formula=PUBLISHED, promise_constants=PROMISED, promise=promise),
 )
 
-DYN_C = replace(
-    DYN_D2P,
-    name="dyn-c",
-    title="Dyn[C]-D2P",
-    options=DynClipOptions,
-)
+DYN_C = replace(DYN_D2P, name="dyn-c", title="Dyn[C]-D2P", options=DynClipOptions)
 
 DYN_MU = replace(
-    DYN_D2P,
-    name="dyn-mu",
-    title="Dyn[mu]-D2P",
-    options=DynBudgetOptions,
-    default_clip=2.0,
+    DYN_D2P, name="dyn-mu", title="Dyn[mu]-D2P", options=DynBudgetOptions, default_clip=2.0
 )
 
 CONST_D2P = replace(
-    DYN_D2P,
-    name="const-d2p",
-    title="Const-D2P",
-    options=PushSumOptions,
-    default_clip=2.0,
+    DYN_D2P, name="const-d2p", title="Const-D2P", options=PushSumOptions, default_clip=2.0
 )
 
 DYN_GENERAL = replace(

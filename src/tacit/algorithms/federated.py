@@ -104,12 +104,7 @@ def server_start(x: Tensor, options: Any, context: StepContext) -> ServerState:
     return ServerState(x[:1].clone())
 
 
-def server_model(models: Tensor, state: Any) -> Tensor:
-    """The common model `[d]`, where the server's is the only one."""
-    return models[0].clone()
-
-
-WITH_SERVER = GraphNeeds(weights="server", consensus=server_model)
+WITH_SERVER = GraphNeeds(weights="server", consensus=lambda models, state: models[0].clone())
 """Of methods whose only model is the server's."""
 WITH_CLIENTS = GraphNeeds(weights="server", consensus=lambda models, state: state.server[0].clone())
 """Of methods whose clients keep models and dual variables, and whose server keeps another."""

@@ -78,7 +78,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -89,16 +89,9 @@ from torch import Tensor
 
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun, released_sums
-from tacit.algorithms.base import Algorithm, PrimalDual
+from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    PaperClaims,
-    Participation,
-    Releases,
-    Setup,
-    any_clip,
-    l2_clip,
-)
+from tacit.algorithms.facets import PaperClaims, Participation, Releases, Setup, any_clip, l2_clip
 from tacit.algorithms.federated import (
     OWN_MESSAGES,
     WITH_CLIENTS,
@@ -112,11 +105,7 @@ from tacit.algorithms.federated import (
     round_sampling,
 )
 from tacit.algorithms.options import Idle, RateSchedule, Size, WarmUp, step_size
-from tacit.algorithms.parts import (
-    Regularisation,
-    RegulariserName,
-    proximal,
-)
+from tacit.algorithms.parts import Regularisation, RegulariserName, proximal
 from tacit.algorithms.promise import PromisedRun, promised
 from tacit.communication.colours import Released
 from tacit.errors import InputError
@@ -133,13 +122,11 @@ from tacit.report.documents.plan import PlannedPromise
 
 Number = TypeVar("Number", float, Tensor)
 
-
 ROUNDING = 2.0**-12
 """What the rounding of local steps may add to a sensitivity, as a share of unit C."""
 
 _PRIVATE_ROUNDING, _PRIVATE_SHARE = 2.0**-24, 2.0**-6
 """The same for a private state, a round; and the most of it after all rounds."""
-
 
 _WITHOUT_INVERSE_STEP = Idle(
     lambda options: options.inverse_step is not None,
@@ -225,12 +212,15 @@ def step(
     dual = within(here.take(state.dual), radius * divisor)
     x = torch.zeros_like(dual) if public else within(here.take(state.x) - x_0, radius)
     average = torch.zeros_like(dual)
-    change = proximal_change(options.regulariser, 1 / divisor, options.regularisation)
+    operator = None
+    if options.regulariser != "none":
+        operator = proximal(options.regulariser, 1 / divisor, options.regularisation)
     for r in range(options.local_steps):
         g = here.batch_gradient(x_0 + x, k, part=r)
         # (gamma x + lambda_i - g / b) / (gamma + rho)
         moved = dual.addcdiv(g, batch, value=-1).addcmul_(x, gamma).div_(divisor)
-        x = change(x_0, moved)
+        # prox(x_0 + moved) - x_0; nothing is rounded beside x_0 if there is no R.
+        x = moved if operator is None else operator(x_0 + moved).sub_(x_0)
         average.add_(x, alpha=1 / options.local_steps)
     if public:  # lambda_i and y~_i - x_0 from the noised x~_i - x_0
         noised = here.add_noise(average.clone(), k, scale=unit)
@@ -282,19 +272,6 @@ def inverse_step(
     return gamma
 
 
-def proximal_change(
-    name: str, step: Tensor, regularisation: float
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """(x_0, moved) -> prox(x_0 + moved) - x_0, `[nodes, d]`.
-
-    Nothing is rounded beside x_0 if there is no R.
-    """
-    if name == "none":
-        return lambda x_0, moved: moved
-    operator = proximal(name, step, regularisation)
-    return lambda x_0, moved: operator(x_0 + moved).sub_(x_0)
-
-
 def resolved_radius(
     unit: Tensor,
     gamma: Tensor,
@@ -343,16 +320,6 @@ def within(values: Tensor, radius: Tensor) -> Tensor:
     """Rows `[nodes, d]` of norm `radius` `[nodes, 1]` at most: a projection, so non-expansive."""
     lengths = values.norm(dim=1, keepdim=True)
     return torch.where(lengths > radius, values * (radius / lengths), values)
-
-
-def models(state: PrimalDualState) -> Tensor:
-    """The clients' own x_i^t, `[nodes, d]`: private, neither they nor their scores are sent."""
-    return state.average.to(state.message.dtype)
-
-
-def primal_dual(state: PrimalDualState, options: FedspdOptions) -> PrimalDual:
-    """Private, since x_i^t is never noised."""
-    return augmented_lagrangian(state.average, state, options)
 
 
 @dataclass(frozen=True)
@@ -427,12 +394,6 @@ def _reach(run: NodeRun, each: _Round) -> float:
     return first + min(each.others * math.fsum(after), each.together * after[-1])
 
 
-def _public(run: NodeRun) -> privacy.Mechanism:
-    rate, batch = round_sampling(run)
-    multipliers = [z / _sensitivity(run, z) for z in run.noise_multiplier]
-    return released_sums(run, multipliers, rate, batch)
-
-
 _NEXT_TO_NOTHING = 1e-200  # a multiplier at which nothing is protected: epsilon is infinite
 
 
@@ -479,7 +440,11 @@ def _carried(
 
 def mechanism(run: NodeRun) -> privacy.Mechanism:
     """What the messages of a client's active rounds leak: see the module."""
-    return _public(run) if run.options.state == "public" else _private(run)
+    if run.options.state == "private":
+        return _private(run)
+    rate, batch = round_sampling(run)
+    multipliers = [z / _sensitivity(run, z) for z in run.noise_multiplier]
+    return released_sums(run, multipliers, rate, batch)
 
 
 def claimed_run(run: NodeRun) -> FedspdRun:
@@ -535,16 +500,14 @@ def check(setup: Setup) -> tuple[str, ...]:
     if options.smoothness is not None:
         _check_smoothness(setup)
     elif setup.accounted and (options.local_steps > 1 or options.state == "private"):
+        kept = "several local steps" if options.state == "public" else "a private state"
         warnings = (
             "without algorithm.smoothness every gradient after one that a record has moved counts "
-            f"as moved by 2 C: with {_WORDS[options.state]} the certified epsilon is that of the "
+            f"as moved by 2 C: with {kept} the certified epsilon is that of the "
             "worst loss, very loose; give smoothness (logistic regression), local_steps = 1 with "
             "state = 'public', or at least train.sampling = 'fixed'",
         )
     return warnings
-
-
-_WORDS = {"public": "several local steps", "private": "a private state"}
 
 
 def input_bound(options: FedspdOptions) -> float | None:
@@ -642,9 +605,10 @@ FEDSPD_DP = Algorithm(
     schedules=local_schedules,
     start=start,
     step=step,
-    models=models,
+    # The clients' own x_i^t, never noised: private, neither they nor their scores are sent.
+    models=lambda state: state.average.to(state.message.dtype),
     passes_in_float64=True,
-    primal_dual=primal_dual,
+    primal_dual=lambda state, options: augmented_lagrangian(state.average, state, options),
     input_bound=input_bound,
     check=check,
     graph=WITH_CLIENTS,

@@ -205,10 +205,9 @@ def recycled_step(
     state: RecycledState, k: int, options: GraphAdmmOptions, context: StepContext
 ) -> RecycledState:
     """Iteration t = k, with a noised gradient of its own or with the last one."""
-    before = GraphAdmmState(state.x, state.spread, state.dual)
     fresh = noised_gradient(state.x, k, context)  # zero where nobody takes part
     g = torch.where(context.active(k), fresh, state.g)
-    return RecycledState(*_iterate(before, g, k, options, context), g=g)
+    return RecycledState(*_iterate(GraphAdmmState(*state[:3]), g, k, options, context), g=g)
 
 
 def _iterate(

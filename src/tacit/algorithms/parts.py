@@ -187,10 +187,6 @@ def proximal(name: str, step: Tensor, regularisation: float) -> Callable[[Tensor
     return _OPERATORS[name](step, regularisation)
 
 
-def _copy(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
-    return torch.clone
-
-
 def _shrink(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
     threshold = step * regularisation
     lowest = -threshold
@@ -207,17 +203,13 @@ def _shrink_and_scale(step: Tensor, regularisation: float) -> Callable[[Tensor],
     return lambda x: scale(shrink(x))
 
 
-def _box(step: Tensor, regularisation: float) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.clamp(-regularisation, regularisation)
-
-
 _OPERATORS: Mapping[str, Callable[[Tensor, float], Callable[[Tensor], Tensor]]] = MappingProxyType(
     {
-        "none": _copy,
+        "none": lambda step, regularisation: torch.clone,
         "l1": _shrink,
         "l2": _scale,
         "elastic-net": _shrink_and_scale,
-        "box": _box,
+        "box": lambda step, regularisation: lambda x: x.clamp(-regularisation, regularisation),
     }
 )
 

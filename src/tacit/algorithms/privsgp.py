@@ -61,13 +61,7 @@ from torch import Tensor
 from tacit.algorithms.accounting import NodeRun, claimed_sums
 from tacit.algorithms.base import Algorithm
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.facets import (
-    SEEN_SUMS,
-    GraphNeeds,
-    NoisePath,
-    PaperClaims,
-    l2_clip,
-)
+from tacit.algorithms.facets import SEEN_SUMS, GraphNeeds, NoisePath, PaperClaims, l2_clip
 from tacit.algorithms.options import Momentum, Options, step_size
 from tacit.algorithms.parts import heavy_ball, no_momentum, noised_gradient
 from tacit.algorithms.promise import PromisedRun, constant_rate, promised
@@ -90,7 +84,6 @@ from tacit.privacy.published import (
     BoundConstants,
     ClaimedRun,
     FormulaCondition,
-    PublishedFormula,
     convergence_bound,
     least_steps,
     published_bound,
@@ -179,13 +172,7 @@ PRIVSGP: Algorithm[Any, Any] = Algorithm(
     claims=PaperClaims(formula=PUBLISHED),
 )
 
-SGP = replace(
-    PRIVSGP,
-    name="sgp",
-    title="SGP",
-    private=False,
-    claims=PaperClaims(),
-)
+SGP = replace(PRIVSGP, name="sgp", title="SGP", private=False, claims=PaperClaims())
 
 
 class VarianceReductionOptions(PushSumOptions, AnchorOptions, TableOptions):
@@ -219,17 +206,13 @@ def reduced_step(
     state: ReducedState, k: int, options: VarianceReductionOptions, context: StepContext
 ) -> ReducedState:
     """Step k of Algorithm 1, with the table or with anchors."""
-    plain, anchor = _plain(state), Anchor(state.point, state.anchor)
+    plain, anchor = PushSumState(*state[:3]), Anchor(*state[3:])
     z = de_biased(plain)
     if options.state == "private":
         g = by_table(z, k, options, context)
     else:
         g, anchor = by_anchor(z, k, options, context, anchor)
     return ReducedState(*pushed(plain, g, k, options, context), *anchor)
-
-
-def _plain(state: ReducedState) -> PushSumState:
-    return PushSumState(state.x, state.w, state.m)
 
 
 @dataclass(frozen=True)
@@ -244,25 +227,11 @@ def claimed_run(run: NodeRun) -> ClaimedTable:
     return ClaimedTable(**vars(claimed_sums(run)), state=run.options.state)
 
 
-def _conditions(run: ClaimedTable) -> tuple[FormulaCondition, ...]:
+def _conditions(run: Any) -> tuple[FormulaCondition, ...]:
     table = FormulaCondition(
         f"printed for a private gradient table (state = '{run.state}' here)", run.state == "private"
     )
     return (*PUBLISHED.conditions(run), table)
-
-
-CLAIM = PublishedFormula(
-    statement=PUBLISHED.statement,
-    source=PUBLISHED.source,
-    reading=PUBLISHED.reading,
-    epsilon=PUBLISHED.epsilon,
-    conditions=_conditions,
-)
-
-
-def _held(options: VarianceReductionOptions) -> int:
-    """A released anchor is a part of all gradients until the next one."""
-    return options.anchor_every if options.state == "public" else 1
 
 
 def _weight(options: VarianceReductionOptions, k: int, steps: int, clip: float | None) -> float:
@@ -353,7 +322,12 @@ PRIVSGP_VR = replace(
     differences=True,
     graph=replace(
         PRIVSGP.graph,
-        noise_path=NoisePath("adapt-then-combine", held=_held, weight=_weight),
+        noise_path=NoisePath(
+            "adapt-then-combine",
+            # A released anchor is a part of all gradients until the next one.
+            held=lambda options: options.anchor_every if options.state == "public" else 1,
+            weight=_weight,
+        ),
         no_faults={
             "down": "takes gradients as differences to a table or an anchor, which the accounting "
             "dates by every step of every node"
@@ -368,7 +342,7 @@ PRIVSGP_VR = replace(
         not_covered=private_state,
     ),
     claims=PaperClaims(
-        formula=CLAIM,
+        formula=replace(PUBLISHED, conditions=_conditions),
         run=claimed_run,
         promise_constants=(
             "smoothness",

@@ -21,7 +21,7 @@ from tacit.config import Config, load_config, read_sections
 from tacit.errors import BudgetError, InputError, nearest
 from tacit.models.architectures import build_model
 from tacit.report.documents.plan import ForecastNoise, ProposedKey, RecommendDocument
-from tacit.report.recommend_words import about
+from tacit.report.plan_page import about
 from tacit.training.job import DTYPES
 from tacit.training.plan import Plan
 from tacit.training.recommend.choices import (

@@ -46,16 +46,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.features.filters import (
-    ANGLES,
-    gaussian_spectrum,
-    reflected,
-    spectrum_at,
-    wavelets,
-)
+from tacit.features.filters import ANGLES, gaussian_spectrum, reflected, spectrum_at, wavelets
 
 Array = NDArray[np.float64]
 _Made = Callable[[Array], Tensor]
+_Signals = Callable[[Tensor], Tensor]
 
 _AT_ONCE = 64  # signals of the second order: what is made of them stays in a core's own cache
 _FEW_NUMBERS = 1 << 17
@@ -158,10 +153,11 @@ def _moduli(s: tuple[Tensor, Tensor], t: tuple[Tensor, Tensor]) -> Tensor:
     return made
 
 
-def _bank(spectra: Array, aliases: int, before: tuple[Array, Array], tensor: _Made) -> _Bank:
-    """The matrices of a scale, from the `spectra` of its wavelets, `[8, H, W]`; f is `aliases`.
+def _bank(spectra: Array, aliases: int, before: tuple[Array, Array], tensor: _Made) -> _Signals:
+    """Moduli by the matrices of a scale; see `_Bank`.
 
-    `before` is what is done to each axis before, `[H, h]` and `[W, w]`.
+    They are made of the `spectra` of its wavelets, `[8, H, W]`; f is `aliases`. `before` is what is
+    done to each axis before, `[H, h]` and `[W, w]`.
     """
     rows, columns = before
     _, height, width = spectra.shape
@@ -199,29 +195,14 @@ def _bank(spectra: Array, aliases: int, before: tuple[Array, Array], tensor: _Ma
         back_imaginary=back(1.0, np.array([*order[len(two) :], *two]), swapped=True),
         aliases=aliases,
         width=across,
-    )
+    ).moduli
 
 
-@dataclass(frozen=True, eq=False)
-class _Low:
-    """The Gaussian, read at every 2^J-th place but the outermost: `[h', h]` and `[w, w']`."""
+def _low(scales: int, resolution: int, before: tuple[Array, Array], tensor: _Made) -> _Signals:
+    """The Gaussian, read at every 2^J-th place but the outermost: `[h, b, ..., w]` to the same.
 
-    rows: Tensor
-    columns: Tensor
-
-    def of(self, signals: Tensor) -> Tensor:
-        """`[h, b, ..., w]` to `[h', b, ..., w']`."""
-        height, *between, width = signals.shape
-        low = self.rows @ signals.reshape(height, -1)
-        made = low.view(-1, width) @ self.columns
-        return made.view(len(self.rows), *between, -1)
-
-
-def _low(scales: int, resolution: int, before: tuple[Array, Array], tensor: _Made) -> _Low:
-    """The matrices of low-passing signals of which every 2^resolution-th place is kept.
-
-    `before` is what is done to each axis before, `[H, h]` and `[W, w]`, with H and W at this
-    resolution; J is `scales`.
+    Of signals of which every 2^resolution-th place is kept. `before` is what is done to each axis
+    before, `[H, h]` and `[W, w]`, with H and W at this resolution; J is `scales`.
     """
     step = 2 ** (scales - resolution)
 
@@ -233,46 +214,37 @@ def _low(scales: int, resolution: int, before: tuple[Array, Array], tensor: _Mad
         made: Array = kernel[(read[:, None] - np.arange(size)) % size] @ matrix
         return made
 
-    rows, columns = map(along, before)
-    return _Low(tensor(rows), tensor(columns.T))
+    by_row, by_column = map(along, before)
+    rows, columns = tensor(by_row), tensor(by_column.T)
 
+    def low(signals: Tensor) -> Tensor:
+        height, *between, width = signals.shape
+        made = (rows @ signals.reshape(height, -1)).view(-1, width) @ columns
+        return made.view(len(rows), *between, -1)
 
-@dataclass(frozen=True, eq=False)
-class _FourierBank:
-    """The wavelets of one scale by Fourier transforms, for large images.
-
-    Args:
-        spectra: of the wavelets, `[8, H, W]`.
-        rows: `[H, h]`, what is done to the first axis before.
-        columns: `[w, W]`, likewise.
-        aliases: every so many-th place is read.
-    """
-
-    spectra: Tensor
-    rows: Tensor
-    columns: Tensor
-    aliases: int
-
-    def moduli(self, signals: Tensor) -> Tensor:
-        height, batch, width = signals.shape
-        padded = (self.rows @ signals.reshape(height, -1)).view(-1, width) @ self.columns
-        images = padded.view(len(self.rows), batch, -1).permute(1, 0, 2)
-        spectra, f = torch.fft.fft2(images), self.aliases
-        read, across = (size // f for size in spectra.shape[1:])
-        made = signals.new_empty(read, batch, ANGLES, across)
-        for place, angle in enumerate(_ORDER):
-            product = (spectra * self.spectra[angle]).view(batch, f, read, f, across)
-            folded = product.mean(dim=(1, 3)) if f > 1 else product.view(batch, read, across)
-            made[:, :, place] = torch.fft.ifft2(folded).abs().permute(1, 0, 2)
-        return made
+    return low
 
 
 def _fourier_bank(
     spectra: Array, aliases: int, before: tuple[Array, Array], tensor: _Made
-) -> _FourierBank:
-    """As `_bank`."""
-    rows, columns = before
-    return _FourierBank(tensor(spectra), tensor(rows), tensor(columns.T), aliases)
+) -> _Signals:
+    """As `_bank`, by Fourier transforms, for large images."""
+    waves, rows, columns = tensor(spectra), tensor(before[0]), tensor(before[1].T)
+
+    def moduli(signals: Tensor) -> Tensor:
+        height, batch, width = signals.shape
+        padded = (rows @ signals.reshape(height, -1)).view(-1, width) @ columns
+        images = padded.view(len(rows), batch, -1).permute(1, 0, 2)
+        transformed, f = torch.fft.fft2(images), aliases
+        read, across = (size // f for size in transformed.shape[1:])
+        made = signals.new_empty(read, batch, ANGLES, across)
+        for place, angle in enumerate(_ORDER):
+            product = (transformed * waves[angle]).view(batch, f, read, f, across)
+            folded = product.mean(dim=(1, 3)) if f > 1 else product.view(batch, read, across)
+            made[:, :, place] = torch.fft.ifft2(folded).abs().permute(1, 0, 2)
+        return made
+
+    return moduli
 
 
 class Scattering(torch.nn.Module):
@@ -320,14 +292,14 @@ class Scattering(torch.nn.Module):
         """The coefficients, `[records, channels, 1 + 8 J + ..., h, w]`."""
         records, channels, height, width = images.shape
         signals = images.reshape(-1, height, width).permute(1, 0, 2).contiguous()
-        batch, parts = records * channels, [self._smooth.of(signals).unsqueeze(2)]
+        batch, parts = records * channels, [self._smooth(signals).unsqueeze(2)]
         for j, bank in enumerate(self._first):
-            moduli = bank.moduli(signals)
-            parts.append(self._lows[j].of(moduli))
+            moduli = bank(signals)
+            parts.append(self._lows[j](moduli))
             again = moduli.view(moduli.shape[0], batch * ANGLES, -1)
             for i in range(j + 1, self.scales):
                 bank, low = self._second[j, i], self._lows[i]
-                some = [low.of(bank.moduli(part)) for part in torch.split(again, _AT_ONCE, dim=1)]
+                some = [low(bank(part)) for part in torch.split(again, _AT_ONCE, dim=1)]
                 made = torch.cat(some, dim=1)
                 parts.append(made.view(made.shape[0], batch, ANGLES**2, -1))
         together = torch.cat(parts, dim=2).permute(1, 2, 0, 3)

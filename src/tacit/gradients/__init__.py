@@ -2,9 +2,9 @@
 
 from tacit.gradients.augmentation import AUGMENTATIONS, Augmentation, image_views
 from tacit.gradients.dropout import Dropout, record_coins
+from tacit.gradients.inputs import Output, picked, with_output
 from tacit.gradients.losses import LOSSES, Loss, loss_from_mean, weighted
 from tacit.gradients.moments import Moments, moments_of
-from tacit.gradients.outputs import Output, picked, with_output
 from tacit.gradients.recurrent import Recurrent
 from tacit.gradients.stacked import BatchGradient, StackedModel, build
 from tacit.gradients.table import GradientTable, Replacement, refuse_coins

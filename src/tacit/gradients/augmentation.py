@@ -100,16 +100,12 @@ def _shifted(images: Tensor, coins: Tensor) -> Tensor:
     return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
-def _flipped_and_shifted(images: Tensor, coins: Tensor) -> Tensor:
-    return _shifted(_flipped(images, coins), coins)
-
-
 _BITS = (1 << 20) - 1
 
 AUGMENTATIONS: Mapping[str, ViewFunction] = {
     "flip": _flipped,
     "shift": _shifted,
-    "flip-shift": _flipped_and_shifted,
+    "flip-shift": lambda images, coins: _shifted(_flipped(images, coins), coins),
 }
 """Those that are built in, for images `[r, channels, height, width]`."""
 
@@ -151,7 +147,19 @@ def check_augmentation(augmentation: Augmentation, examples: Tensor) -> Augmenta
             raise InputError("task.augmentation", augmentation.name, problem)
         if augmentation.function in AUGMENTATIONS.values():
             return augmentation
-        return replace(augmentation, alone=_must_be_alone(augmentation.function, examples))
+        coin = drawn_coins(torch.zeros(1, dtype=torch.int64, device=examples.device))
+
+        def of_one(record: Tensor) -> Tensor:
+            return augmentation.function(record.unsqueeze(0).clone(), coin)[0]
+
+        alone = False
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.func.vmap(of_one)(examples)
+        except Exception:  # it cannot follow the function
+            alone = True
+        return replace(augmentation, alone=alone)
 
 
 def _fault(function: ViewFunction, examples: Tensor) -> str:
@@ -211,19 +219,3 @@ def _alike(found: Tensor, right: Tensor) -> bool:
     scale = float(right.abs().max()) if right.numel() else 0.0
     tolerance = 1e3 * torch.finfo(right.dtype).eps
     return torch.allclose(found, right, rtol=tolerance, atol=tolerance * scale)
-
-
-def _must_be_alone(function: ViewFunction, examples: Tensor) -> bool:
-    """Whether `torch.func.vmap` over records, with one coin, cannot follow the function."""
-    coin = drawn_coins(torch.zeros(1, dtype=torch.int64, device=examples.device))
-
-    def of_one(record: Tensor) -> Tensor:
-        return function(record.unsqueeze(0).clone(), coin)[0]
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.func.vmap(of_one)(examples)
-    except Exception:
-        return True
-    return False

@@ -10,12 +10,15 @@ A `Layout` says where each trainable parameter of a module lies in a flat vector
 that of `module.parameters()`, trainable parameters only; a tied parameter is one.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +125,7 @@ def square_bounds(values: Tensor) -> Tensor:
     return squares.mul_(1 + 1.01 * share).add_(2 * count * limits.tiny)
 
 
+@dataclass(frozen=True)
 class Contribution(ABC):
     """The gradients of a batch by one parameter, in whatever form is cheapest.
 
@@ -132,9 +136,9 @@ class Contribution(ABC):
     slot: Slot
 
     @property
-    @abstractmethod
     def kept(self) -> tuple[Tensor, ...]:
         """The tensors that define the gradients; the last one has their dtype."""
+        return tuple(each for each in vars(self).values() if isinstance(each, Tensor))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -157,9 +161,14 @@ class Contribution(ABC):
         To a share of (numbers + 16) 2^-52. Only of gradients that are no sum over positions.
         """
 
-    @abstractmethod
-    def cleaned(self, finite: Tensor) -> Contribution:
+    def cleaned(self, finite: Tensor) -> Self:
         """The same with zeros for the records where `finite` `[nodes, b]` is False."""
+        zeros: dict[str, Any] = {
+            name: each.masked_fill(~finite.view(*finite.shape, *(1,) * (each.ndim - 2)), 0.0)
+            for name, each in vars(self).items()
+            if isinstance(each, Tensor) and each.is_floating_point()
+        }
+        return replace(self, **zeros)
 
     @abstractmethod
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
@@ -194,35 +203,21 @@ class Dense(Contribution):
     there is one: a bias whose layer has one position.
     """
 
-    slot: Slot
     values: Tensor
     gradients_of: Slot | None = None
 
-    @property
-    def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
-        return (self.values,)
-
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return Sizes(square_bounds(self.values))
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         sums: Tensor = torch.linalg.vector_norm(self.values, ord=1, dim=2, dtype=torch.float64)
         return sums
 
-    def cleaned(self, finite: Tensor) -> Dense:
-        """See `Contribution`."""
-        return Dense(self.slot, _zero_unless(finite, self.values), self.gradients_of)
-
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         target = total[:, self.slot.start : self.slot.stop].unsqueeze(1)
         _add_product(target, factors.to(self.dtype).unsqueeze(1), self.values, beta, CHUNK)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         return self
 
     def outer(self) -> Outer:
@@ -240,23 +235,15 @@ class Outer(Contribution):
     the slot's parameter is `[groups * out, in]` when flattened. `gradients_of` as in `Dense`.
     """
 
-    slot: Slot
     inputs: Tensor
     gradients: Tensor
     gradients_of: Slot | None = None
 
     @property
-    def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
-        return self.inputs, self.gradients
-
-    @property
     def positions(self) -> int:
-        """See `Contribution`."""
         return self.inputs.shape[3]
 
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return _one_term(self) if self.positions == 1 else _terms(self)
 
     def absolute_sums(self) -> Tensor:
@@ -269,19 +256,11 @@ class Outer(Contribution):
         return sums
 
     def exact(self) -> Outer:
-        """See `Contribution`."""
         if self.positions == 1:
             return self
-        inputs, gradients = self.inputs.double(), self.gradients.double()
-        return Outer(self.slot, inputs, gradients, self.gradients_of)
-
-    def cleaned(self, finite: Tensor) -> Outer:
-        """See `Contribution`."""
-        inputs, gradients = (_zero_unless(finite, x) for x in (self.inputs, self.gradients))
-        return Outer(self.slot, inputs, gradients, self.gradients_of)
+        return replace(self, inputs=self.inputs.double(), gradients=self.gradients.double())
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         nodes, _, groups, _, width = self.inputs.shape
         height = self.gradients.shape[4]
         weighted = self.gradients
@@ -294,12 +273,46 @@ class Outer(Contribution):
             _add_product(target[:, group], left, right, beta, CHUNK * self.positions)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         return Dense(self.slot, (self.gradients.transpose(3, 4) @ self.inputs).flatten(2))
 
     def outer(self) -> Outer:
-        """See `Contribution`."""
         return self
+
+
+def materialise(positions: int, width: int, height: int) -> bool:
+    """Whether to norm a weight by its materialised gradient rather than by Gram matrices.
+
+    With one position the norm is a product of two norms. Else the materialised gradient, which
+    also makes the sum over records nearly free, as long as it is no more than twice the size of
+    what it is made of: measured with the convolutions of the models here.
+    """
+    return positions > 1 and width * height <= 2 * positions * (width + height)
+
+
+def _in_form(outer: Outer, as_matrix: bool) -> Contribution:
+    return outer.materialised() if as_matrix else outer
+
+
+def of_factors(
+    weight: Slot,
+    bias: Slot | None,
+    inputs: Tensor,
+    gradients: Tensor,
+    norms: bool,
+    finish: Callable[[Outer, bool], Contribution] = _in_form,
+) -> list[Contribution]:
+    """Those by the weight and the bias of a layer of products, from the factors of an `Outer`.
+
+    Positions are a record's own, of all its views. `norms`: whether norms will be asked for.
+    `finish`: (outer products, whether as matrices) -> the gradients by the weight.
+    """
+    positions = inputs.shape[3]
+    as_matrix = norms and materialise(positions, inputs.shape[4], gradients.shape[4])
+    found = [finish(Outer(weight, inputs, gradients), as_matrix)]
+    if bias is not None:
+        alike = weight if positions == 1 else None
+        found.append(Dense(bias, gradients.sum(dim=3).flatten(2), alike))
+    return found
 
 
 def _one_term(outer: Outer) -> Sizes:
@@ -378,7 +391,3 @@ def scale_and_add(target: Tensor, values: Tensor, beta: int) -> None:
         target.add_(values)
     else:
         target.copy_(values)
-
-
-def _zero_unless(finite: Tensor, values: Tensor) -> Tensor:
-    return values.masked_fill(~finite.view(*finite.shape, *(1,) * (values.ndim - 2)), 0.0)

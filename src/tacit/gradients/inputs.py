@@ -1,9 +1,12 @@
-"""Records of several named or ordered inputs, each as one row of numbers.
+"""What stands between rows of numbers and a user's module: before its `forward`, and behind it.
 
-Such records are packed when they are read, and unpacked just before the user's `forward`. Between
-the two they are rows `[records, d]` as any other: what stores, stacks, digests, bounds or audits
-records need not know. Numbers of floating parts are those of the rows. Integers, which are ids or
-counts, have no gradient; they are exact in float32 below 2^24, and refused above.
+Records of several named or ordered inputs are packed when they are read, each as one row, and
+unpacked just before the user's `forward`. Between the two they are rows `[records, d]` as any
+other: what stores, stacks, digests, bounds or audits records need not know. Numbers of floating
+parts are those of the rows. Integers, which are ids or counts, have no gradient; they are exact in
+float32 below 2^24, and refused above.
+
+Of what a module returns the prediction may be a part: by key, position or function.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import InputError, RecordsError
+from tacit.errors import InputError, RecordsError, describe
 
 _EXACT = 2**24
 
@@ -182,3 +185,77 @@ def with_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave, always_call=True)
     return module
+
+
+Output = Callable[[Any], Any]
+"""What a module returns -> the prediction, one tensor `[records, ...]`."""
+
+
+def picked(key: str | int) -> Output:
+    """The function that takes the part `key` of what a module returns.
+
+    A key of a dictionary, a field of a named tuple or dataclass (such as the outputs of Hugging
+    Face's models), or a position in any of these. The function raises InputError on `task.output`
+    where there is none, and names those that there are.
+    """
+
+    def pick(returned: Any) -> Any:
+        parts = _parts(returned)
+        if key not in parts:
+            raise InputError(
+                "task.output", key, f"is no part of what the model returns: {described(returned)}"
+            )
+        return parts[key]
+
+    return pick
+
+
+def with_output(module: nn.Module, output: Output | None) -> nn.Module:
+    """The same module, which now returns its prediction alone; without an output, as it is.
+
+    Raises:
+        InputError: when it is called, on `task.output`, if the output is no tensor, or a function
+            of the user's fails.
+    """
+    if output is None:
+        return module
+
+    def pick(module: nn.Module, arguments: Any, returned: Any) -> Any:
+        try:
+            prediction = output(returned)
+        except InputError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            name = getattr(output, "__name__", "output")
+            raise InputError("task.output", name, f"it failed: {describe(error)}") from error
+        if not isinstance(prediction, Tensor):
+            raise InputError(
+                "task.output",
+                type(prediction).__name__,
+                "the prediction must be one tensor with a row a record",
+            )
+        return prediction
+
+    module.register_forward_hook(pick)
+    return module
+
+
+def described(returned: Any) -> str:
+    """What a module returns, in words: its kind, and the keys by which its parts are named."""
+    parts, kind = _parts(returned), type(returned).__name__
+    names = [repr(key) for key in parts if isinstance(key, str)] or [str(key) for key in parts]
+    return f"{kind} with {', '.join(names)}" if names else kind
+
+
+def _parts(returned: Any) -> dict[str | int, Any]:
+    """The parts by position, and by name where they have names."""
+    named: dict[str | int, Any] = {}
+    ordered: list[Any] = []
+    if isinstance(returned, Mapping):
+        named = dict(returned)
+    elif isinstance(returned, tuple | list):
+        ordered = list(returned)
+        named = dict(zip(getattr(returned, "_fields", ()), ordered, strict=False))
+    elif not isinstance(returned, Tensor):
+        named = dict(getattr(returned, "__dict__", {}))
+    return {**dict(enumerate(ordered or named.values())), **named}

@@ -78,10 +78,6 @@ def _counted(targets: Tensor, classes: int | None) -> int | None:
     return max(2, 1 + int(targets.max()) if classes is None else classes)
 
 
-def _anything(outputs: Tensor, targets: Tensor) -> None:
-    """Every target fits."""
-
-
 @dataclass(frozen=True)
 class Loss:
     """A loss that is a mean over records.
@@ -114,7 +110,7 @@ class Loss:
     check: Callable[[Tensor, Tensor], None]
     outputs: Callable[[Tensor, int | None], int | None] = natural_outputs
     labels: bool = False
-    check_records: Callable[[Tensor, Tensor], None] = _anything
+    check_records: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None
     formula: Formula | None = None
     weights: tuple[float, ...] | None = None
 
@@ -399,30 +395,22 @@ def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
         factors = torch.tensor(shares, dtype=outputs.dtype, device=outputs.device)
         return factors[classes] * loss.per_record(outputs, targets)
 
-    def check_number(outputs: Tensor) -> None:
-        classes = max(2, math.prod(outputs.shape[1:]))
-        if classes != len(weights):
-            raise InputError(
-                "task.class_weights",
-                list(weights),
-                f"needs one weight a class: there are {classes} classes",
-            )
+    def also(rule: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+        def check(outputs: Tensor, targets: Tensor) -> None:
+            classes = max(2, math.prod(outputs.shape[1:]))
+            if classes != len(weights):
+                expected = f"needs one weight a class: there are {classes} classes"
+                raise InputError("task.class_weights", list(weights), expected)
+            rule(outputs, targets)
+            _check_classes(outputs, targets)
 
-    def check_records(outputs: Tensor, targets: Tensor) -> None:
-        check_number(outputs)
-        loss.check_records(outputs, targets)
-        _check_classes(outputs, targets)
-
-    def check(outputs: Tensor, targets: Tensor) -> None:
-        check_number(outputs)
-        loss.check(outputs, targets)
-        _check_classes(outputs, targets)
+        return check
 
     return replace(
         loss,
         per_record=per_record,
-        check=check,
-        check_records=check_records,
+        check=also(loss.check),
+        check_records=also(loss.check_records),
         formula=None,
         weights=shares,
     )

@@ -73,16 +73,11 @@ class MomentModule(nn.Module):
         self.moments = nn.Linear(self.features, self.features + outputs, bias=False)
         nn.init.zeros_(self.moments.weight)
 
-    def featured(self, inputs: Tensor) -> Tensor:
-        """The features a `[records, p]` of inputs `[records, ...]`."""
-        flat = inputs.flatten(1) / self.bound
-        if not self.constant:
-            return flat
-        return functional.pad(flat, (0, 1), value=1.0) * _HALF
-
     def forward(self, inputs: Tensor) -> Tensor:
         """See the class."""
-        a = self.featured(inputs)
+        a = inputs.flatten(1) / self.bound  # the features, `[records, p]`
+        if self.constant:
+            a = functional.pad(a, (0, 1), value=1.0) * _HALF
         found: Tensor = self.moments(a)
         squares = (found[:, : self.features] * a).sum(1, keepdim=True)
         return torch.cat((squares, found[:, self.features :]), dim=1)

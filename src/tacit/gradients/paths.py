@@ -12,13 +12,14 @@ gradient by its output. Parameter gradients are never asked of autograd; `layers
 and the clipped sums from the two.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -30,63 +31,56 @@ from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
 from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
 from tacit.gradients.dropout import dropping
 from tacit.gradients.layers.pooling import MaxPooling
-from tacit.gradients.layers.recurrent import Product, Products, RecurrentLayer
 from tacit.gradients.layers.rules import Layer, describe
 from tacit.gradients.losses import Loss
 from tacit.gradients.precision import Precision, forward, passing, taken, widened
-from tacit.gradients.recurrent import Recurrent
+from tacit.gradients.recurrent import Product, Products, Recurrent, RecurrentLayer
 
 Weights = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class RecordBatch:
+    """Records of some nodes, each of one row, or of several that follow each other.
+
+    These are its views, or all that a person has: its loss is the sum of theirs, each times its
+    share.
+
+    Attributes:
+        inputs: `[nodes, b * rows, ...]`, valid in masked slots too.
+        targets: likewise.
+        mask: `[nodes, b]`, True for records.
+        coins: int64 `[nodes, b * rows]`, what dropout derives the mask of each row from; None for a
+            module that drops nothing.
+        shares: `[nodes, b, rows]`; None where a record is one row that counts once.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+    coins: Tensor | None = None
+    shares: Tensor | None = None
+
+    def __getitem__(self, part: slice | tuple[slice, slice]) -> RecordBatch:
+        """Some of the nodes, or of their records, whose rows have an axis of their own."""
+        coins, shares = (None if one is None else one[part] for one in (self.coins, self.shares))
+        return RecordBatch(self.inputs[part], self.targets[part], self.mask[part], coins, shares)
+
+    def by_record(self) -> tuple[Tensor | None, ...]:
+        """Shares, inputs, targets and coins; `[nodes, b, rows, ...]` where there are shares."""
+        each = self.inputs, self.targets, self.coins
+        if self.shares is None:
+            return None, *each
+        shape = self.shares.shape
+        rows = (None if one is None else one.view(*shape, *one.shape[2:]) for one in each)
+        return self.shares, *rows
+
+
 class GradientPath(Protocol):
-    """One way to compute clipped sums; what `StackedModel` is built on."""
-
-    def accumulate(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        beta: int,
-        norm: ClipNorm = "l2",
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
-
-        A record may be several rows, one after the other: its views, or all that a person has. Its
-        loss is then the sum of theirs, each times its share.
-
-        Args:
-            parameters: `[nodes, d]`.
-            inputs: `[nodes, b * rows, ...]`, valid in masked slots too.
-            targets: `[nodes, b * rows, ...]`, valid in masked slots too.
-            mask: `[nodes, b]`, True for records.
-            clip: bound on each record's norm, or None.
-            total: `[nodes, d]`, changed in place.
-            beta: 1, or 0 to overwrite whatever `total` holds.
-            norm: which norm is bounded, and how; see `clipping`.
-            coins: int64 `[nodes, b * rows]`, what dropout derives the mask of each row from;
-                None for a module that drops nothing.
-            shares: `[nodes, b, rows]`; None where a record is one row that counts once.
-
-        Returns:
-            norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0
-            where masked.
-        """
+    """One way to compute clipped sums; what `StackedModel` is built on. See `accumulate`."""
 
     def contributions(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        norms: bool,
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """Each record's gradient, not clipped, one part a parameter; and the masked losses.
 
@@ -94,8 +88,45 @@ class GradientPath(Protocol):
         hold whatever their inputs give.
         """
 
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
+        """What `accumulate` does where nothing is clipped; returns the losses."""
+
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
         """The outputs `[records, ...]` of `module` with these weights."""
+
+
+def accumulate(
+    path: GradientPath,
+    parameters: Tensor,
+    batch: RecordBatch,
+    clip: Clip | None,
+    total: Tensor,
+    beta: int,
+    norm: ClipNorm = "l2",
+) -> tuple[Tensor, Tensor]:
+    """Scale `total` by beta and add the sum of (clipped) gradients over unmasked records.
+
+    Args:
+        path: computes them.
+        parameters: `[nodes, d]`.
+        batch: the records.
+        clip: bound on each record's norm, or None.
+        total: `[nodes, d]`, changed in place.
+        beta: 1, or 0 to overwrite whatever `total` holds.
+        norm: which norm is bounded, and how; see `clipping`.
+
+    Returns:
+        norms `[nodes, b]` (`[nodes, 0]` where clip is None) and losses `[nodes, b]`, both 0 where
+        masked.
+    """
+    if clip is None:
+        losses = path.add_plain(parameters, batch, total, beta)
+        return losses.new_empty(len(losses), 0), losses
+    parts, losses = path.contributions(parameters, batch, norms=True)
+    with torch.no_grad():
+        parts, factors, norms = clip_records(parts, batch.mask, clip, norm)
+        add_clipped(parts, factors, total, beta)
+    return norms, losses
 
 
 @dataclass(frozen=True)
@@ -107,21 +138,6 @@ class FunctionalPath:
     layout: Layout
     precision: Precision = "float32"
 
-    def _record_loss(
-        self,
-        weights: Weights,
-        inputs: Tensor,
-        targets: Tensor,
-        coins: Tensor | None,
-        shares: Tensor | None,
-    ) -> Tensor:
-        """Of a record, or the sum over its rows `[rows, ...]`, each a batch of its own."""
-        if shares is None:
-            return self._row_loss(weights, inputs, targets, coins)
-        each = vmap(self._row_loss, (None, 0, 0, _axis(coins)))
-        losses: Tensor = each(weights, inputs, targets, coins)
-        return (losses * shares).sum()
-
     def _row_loss(
         self, weights: Weights, inputs: Tensor, target: Tensor, coin: Tensor | None
     ) -> Tensor:
@@ -130,76 +146,44 @@ class FunctionalPath:
             outputs = functional_call(self.module, weights, (inputs.unsqueeze(0),))
         return self.loss.per_record(widened(outputs), target.unsqueeze(0))[0]
 
-    def _masked_loss(
-        self,
-        weights: Weights,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        coins: Tensor | None,
-        shares: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        each = vmap(self._record_loss, (None, 0, 0, _axis(coins), _axis(shares)))
-        losses = each(weights, inputs, targets, coins, shares)
+    def _record_loss(self, weights: Weights, shares: Tensor | None, *rows: Any) -> Tensor:
+        """Of a record, or the sum over its rows `[rows, ...]`, each a batch of its own."""
+        if shares is None:
+            return self._row_loss(weights, *rows)
+        losses: Tensor = vmap(self._row_loss, (None, *_axes(rows)))(weights, *rows)
+        return (losses * shares).sum()
+
+    def _masked_loss(self, weights: Weights, mask: Tensor, *records: Any) -> tuple[Tensor, Tensor]:
+        losses = vmap(self._record_loss, (None, *_axes(records)))(weights, *records)
         losses = torch.where(mask, losses, 0.0)
         return losses.sum(), losses.detach()
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        beta: int,
-        norm: ClipNorm = "l2",
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
-        nodes = mask.shape[0]
-        if clip is None:
-            inputs, targets, coins = _by_record(shares, inputs, targets, coins)
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
+        given = (batch.mask, *batch.by_record())
+        summed: Any = grad_and_value(self._masked_loss, has_aux=True)
+        with passing(self.precision, parameters.device):
             weights = self.layout.views(parameters)
-            summed = grad_and_value(self._masked_loss, has_aux=True)
-            every = vmap(summed, (0, 0, 0, 0, _axis(coins), _axis(shares)))
-            with passing(self.precision, parameters.device):
-                gradients, (_, losses) = every(weights, inputs, targets, mask, coins, shares)
-            for slot in self.layout.slots:
-                scale_and_add(
-                    total[:, slot.start : slot.stop], gradients[slot.name].reshape(nodes, -1), beta
-                )
-            return losses.new_empty(nodes, 0), losses
-
-        parts, losses = self.contributions(
-            parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
-        )
-        parts, factors, norms = clip_records(parts, mask, clip, norm)
-        add_clipped(parts, factors, total, beta)
-        return norms, losses
+            gradients, (_, losses) = vmap(summed, (0, *_axes(given)))(weights, *given)
+        for slot in self.layout.slots:
+            own = gradients[slot.name].reshape(len(total), -1)
+            scale_and_add(total[:, slot.start : slot.stop], own, beta)
+        found: Tensor = losses
+        return found
 
     def contributions(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        norms: bool,
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """Every parameter's materialised gradients; see `GradientPath`."""
-        inputs, targets, coins = _by_record(shares, inputs, targets, coins)
-        axes = 0, 0, _axis(coins), _axis(shares)
+        given = batch.by_record()
+        axes = _axes(given)
         every = vmap(vmap(grad_and_value(self._record_loss), (None, *axes)), (0, *axes))
-        weights = self.layout.views(parameters)
         with passing(self.precision, parameters.device):
-            gradients, losses = every(weights, inputs, targets, coins, shares)
+            gradients, losses = every(self.layout.views(parameters), *given)
+        shape = batch.mask.shape
         parts: list[Contribution] = [
-            Dense(slot, gradients[slot.name].reshape(*mask.shape, -1)) for slot in self.layout.slots
+            Dense(slot, gradients[slot.name].reshape(*shape, -1)) for slot in self.layout.slots
         ]
-        return parts, losses.masked_fill(~mask, 0.0)
+        return parts, losses.masked_fill(~batch.mask, 0.0)
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:
         """The outputs `[records, ...]` of one node, every record alone."""
@@ -211,20 +195,9 @@ class FunctionalPath:
         return vmap(one)(inputs)
 
 
-def _by_record(
-    shares: Tensor | None, inputs: Tensor, targets: Tensor, coins: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows `[nodes, b * rows, ...]` as `[nodes, b, rows, ...]`, where a record may be several."""
-    if shares is None:
-        return inputs, targets, coins
-    shape = shares.shape
-    inputs, targets = (values.view(*shape, *values.shape[2:]) for values in (inputs, targets))
-    return inputs, targets, None if coins is None else coins.view(shape)
-
-
-def _axis(values: Tensor | None) -> int | None:
-    """The axis of records, for `vmap`, of what may not be there."""
-    return None if values is None else 0
+def _axes(values: Iterable[Tensor | None]) -> tuple[int | None, ...]:
+    """The axes over which `vmap` maps, the first but of what is not there."""
+    return tuple(None if one is None else 0 for one in values)
 
 
 def tapped_layers(
@@ -233,7 +206,7 @@ def tapped_layers(
     """The layers that hold all trainable parameters, or the reason why taps cannot serve.
 
     Every trainable parameter must belong to exactly one leaf of a known kind, or to a `Recurrent`,
-    which is no part of what is returned: see `layers.recurrent`. `channels_last`:
+    which is no part of what is returned: see `recurrent`. `channels_last`:
     whether convolutions hand out images that lie so, which is faster, but not every module can
     take (one that calls `view`). `rectifying`: convolutions that rectify what they are given.
     """
@@ -284,62 +257,52 @@ class _Tap(torch.autograd.Function):
         return gradients[0], None, None
 
 
-def _tapped_forward(
-    layer: Layer,
-    weight: Tensor,
-    bias: Tensor | None,
-    count: int,
-    anchor: Tensor,
-    record: _Record,
-    inputs: Tensor,
-) -> Tensor:
-    """What a tapped layer's `forward` does with `inputs` `[count, ...]`."""
-    if record.kept is not None:
-        raise InputError("task.model", layer.name, "this layer is called twice in one forward pass")
-    if inputs.shape[0] != count:
-        raise InputError(
-            "task.model", layer.name, "the first axis of this layer's input must be the records"
-        )
-    output, record.output_shape, record.kept = layer.forward(inputs, weight, bias)
-    tapped: Tensor = _Tap.apply(output, anchor, record)  # type: ignore[no-untyped-call]
-    return tapped if tapped.shape == record.output_shape else tapped.view(record.output_shape)
-
-
 @contextmanager
 def _tapping(
-    module: nn.Module,
-    layers: Sequence[Layer],
-    poolings: Sequence[MaxPooling],
-    rectifiers: Iterable[str],
-    recurrent: Sequence[RecurrentLayer],
-    parameters: Tensor,
-    count: int,
+    path: TapsPath, parameters: Tensor, count: int
 ) -> Iterator[tuple[Tensor, list[_Record], list[Products]]]:
-    """Within, a call of `module` on `[count, ...]` records fills the records of all layers.
+    """Within, a call of the module on `[count, ...]` records fills the records of all layers.
 
     Yields the anchor, one record a layer, and the products of each recurrent layer.
     """
     anchor = torch.zeros((), device=parameters.device, requires_grad=True)
-    records = [_Record() for _ in layers]
-    forwards: dict[str, Callable[[Tensor], Tensor]] = {}
-    for leaf, record in zip(layers, records, strict=True):
-        weight = leaf.weight.view(parameters)
-        bias = leaf.bias.view(parameters) if leaf.bias else None
-        forwards[leaf.name] = partial(_tapped_forward, leaf, weight, bias, count, anchor, record)
-    forwards |= {pooling.name: pooling.forward for pooling in poolings}
-    forwards |= dict.fromkeys(rectifiers, _unchanged)
-    children = {name: module.get_submodule(name) for name in forwards}
-    recurring = [module.get_submodule(layer.name) for layer in recurrent]
-    products: list[Products] = [{} for _ in recurrent]
+    records = [_Record() for _ in path.layers]
 
-    def tap(output: Tensor, product: Product) -> Tensor:
-        tapped: Tensor = _Tap.apply(output, anchor, product)  # type: ignore[no-untyped-call]
+    def tap(output: Tensor, into: _Record | Product) -> Tensor:
+        tapped: Tensor = _Tap.apply(output, anchor, into)  # type: ignore[no-untyped-call]
         return tapped
 
+    def tapped_forward(layer: Layer, record: _Record) -> Callable[[Tensor], Tensor]:
+        weight = layer.weight.view(parameters)
+        bias = layer.bias.view(parameters) if layer.bias else None
+
+        def replacement(inputs: Tensor) -> Tensor:
+            if record.kept is not None:
+                fault = "this layer is called twice in one forward pass"
+                raise InputError("task.model", layer.name, fault)
+            if inputs.shape[0] != count:
+                fault = "the first axis of this layer's input must be the records"
+                raise InputError("task.model", layer.name, fault)
+            output, record.output_shape, record.kept = layer.kind.forward(inputs, weight, bias)
+            tapped = tap(output, record)
+            shape = record.output_shape
+            return tapped if tapped.shape == shape else tapped.view(shape)
+
+        return replacement
+
+    forwards: dict[str, Callable[[Tensor], Tensor]] = {
+        layer.name: tapped_forward(layer, record)
+        for layer, record in zip(path.layers, records, strict=True)
+    }
+    forwards |= {pooling.name: pooling.forward for pooling in path.poolings}
+    forwards |= dict.fromkeys(path.rectifiers, lambda inputs: inputs)
+    children = {name: path.module.get_submodule(name) for name in forwards}
+    recurring = [path.module.get_submodule(layer.name) for layer in path.recurrent]
+    products: list[Products] = [{} for _ in recurring]
     try:
         for name, child in children.items():
             vars(child)["forward"] = forwards[name]
-        for layer, child, own in zip(recurrent, recurring, products, strict=True):
+        for layer, child, own in zip(path.recurrent, recurring, products, strict=True):
             vars(child)["project"] = layer.projection(parameters, count, tap, own)
         yield anchor, records, products
     finally:
@@ -347,11 +310,6 @@ def _tapping(
             vars(child).pop("forward", None)
         for child in recurring:
             vars(child).pop("project", None)
-
-
-def _unchanged(inputs: Tensor) -> Tensor:
-    """The forward pass of a module whose work another one does."""
-    return inputs
 
 
 @dataclass(frozen=True)
@@ -373,55 +331,28 @@ class TapsPath:
     recurrent: tuple[RecurrentLayer, ...] = ()
     precision: Precision = "float32"
 
-    def accumulate(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        beta: int,
-        norm: ClipNorm = "l2",
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Scale `total` by beta and add the (clipped) sum; see `GradientPath`."""
-        parts, losses = self.contributions(
-            parameters, inputs, targets, mask, clip is not None, coins, shares
-        )
+    def add_plain(self, parameters: Tensor, batch: RecordBatch, total: Tensor, beta: int) -> Tensor:
+        parts, losses = self.contributions(parameters, batch, norms=False)
         with torch.no_grad():
-            if clip is None:
-                norms = losses.new_empty(mask.shape[0], 0)
-                factors = mask.to(losses.dtype)
-                for part in parts:
-                    part.add_to(total, factors, beta)
-            else:
-                parts, factors, norms = clip_records(parts, mask, clip, norm)
-                add_clipped(parts, factors, total, beta)
-        return norms, losses
+            factors = batch.mask.to(losses.dtype)
+            for part in parts:
+                part.add_to(total, factors, beta)
+        return losses
 
     def contributions(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        norms: bool,
-        coins: Tensor | None = None,
-        shares: Tensor | None = None,
+        self, parameters: Tensor, batch: RecordBatch, norms: bool
     ) -> tuple[list[Contribution], Tensor]:
         """The gradients of every layer in their cheapest form, and the masked losses."""
+        mask, shares, coins = batch.mask, batch.shares, batch.coins
         nodes, count = mask.shape[0], mask.numel()
         rows = 1 if shares is None else shares.shape[2]
-        replaced = self.layers, self.poolings, self.rectifiers, self.recurrent
-        tapping = _tapping(self.module, *replaced, parameters, count * rows)
+        tapping = _tapping(self, parameters, count * rows)
         dropped = dropping(self.module, None if coins is None else coins.flatten())
         passed = passing(self.precision, parameters.device)
         with torch.enable_grad(), passed, tapping as (anchor, records, products), dropped:
             with forward(self.precision, parameters.device):
-                outputs = self.module(inputs.flatten(0, 1))
-            losses = self.loss.per_record(widened(outputs), targets.flatten(0, 1))
+                outputs = self.module(batch.inputs.flatten(0, 1))
+            losses = self.loss.per_record(widened(outputs), batch.targets.flatten(0, 1))
             if shares is not None:
                 losses = (losses.view(shares.shape) * shares).sum(dim=2)
             losses = torch.where(mask, losses.view(mask.shape), 0.0)
@@ -440,9 +371,10 @@ class TapsPath:
                     gradient = parameters.new_zeros(record.output_shape)
                 gradient = taken(gradient, layer.name, kind).view(record.output_shape)
                 kept = taken(record.kept, layer.name, kind)
-                parts += layer.contributions(kept, gradient, nodes, rows, norms)
-            for recurring, own in zip(self.recurrent, products, strict=True):
-                parts += recurring.contributions(own, nodes, count, norms, kind)
+                own = layer.weight, layer.bias
+                parts += layer.kind.parts(*own, kept, gradient, nodes, rows, norms)
+            for recurring, calls in zip(self.recurrent, products, strict=True):
+                parts += recurring.contributions(calls, nodes, count, norms, kind)
         return parts, losses.detach()
 
     def evaluate(self, module: nn.Module, weights: Weights, inputs: Tensor) -> Tensor:

@@ -32,10 +32,9 @@ from torch.nn.parameter import is_lazy
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Layout
 from tacit.gradients.dropout import dropping, record_coins
-from tacit.gradients.inputs import Packed
+from tacit.gradients.inputs import Packed, described
 from tacit.gradients.losses import Loss
-from tacit.gradients.outputs import described
-from tacit.gradients.paths import GradientPath
+from tacit.gradients.paths import GradientPath, RecordBatch, accumulate
 
 _NODES = 2
 _RECORDS = 3
@@ -82,6 +81,11 @@ class Probe:
     def mask(self) -> Tensor:
         """All True, `[nodes, b]`."""
         return torch.ones_like(self.norms, dtype=torch.bool)
+
+    @property
+    def batch(self) -> RecordBatch:
+        """All of it, as a path takes it."""
+        return RecordBatch(self.inputs, self.targets, self.mask, self.coins, self.shares)
 
 
 def probe_of(
@@ -176,10 +180,7 @@ def mismatch(path: GradientPath, probe: Probe) -> str | None:
     Whatever `path` raises passes through.
     """
     total = torch.empty_like(probe.total)
-    batch = probe.inputs, probe.targets, probe.mask
-    norms, losses = path.accumulate(
-        probe.parameters, *batch, probe.clip, total, 0, coins=probe.coins, shares=probe.shares
-    )
+    norms, losses = accumulate(path, probe.parameters, probe.batch, probe.clip, total, 0)
     for what, found, right in (
         ("losses", losses, probe.losses),
         ("norms", norms, probe.norms),

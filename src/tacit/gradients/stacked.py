@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,27 +47,32 @@ from tacit.gradients.clipping import (
 )
 from tacit.gradients.contributions import CHUNK, Layout, all_known_true, layout_of
 from tacit.gradients.dropout import drops, view_coins
-from tacit.gradients.inputs import Packed, with_dtype, with_inputs
+from tacit.gradients.inputs import Output, Packed, with_dtype, with_inputs, with_output
 from tacit.gradients.layers import processor
 from tacit.gradients.layers.normalisation import PlainPReLU
-from tacit.gradients.layers.pooling import poolings
-from tacit.gradients.layers.rectifiers import rectified
-from tacit.gradients.layers.recurrent import recurrent_layers
+from tacit.gradients.layers.pooling import poolings, rectified
 from tacit.gradients.linear import (
+    LEAST_RECORDS,
     LOOP_NORMS,
     LinearLayer,
+    add_by_blocks,
     add_clipped_records,
     linear_layer,
     scores,
 )
-from tacit.gradients.linear_blocks import LEAST_RECORDS, add_by_blocks, outputs_at_once
 from tacit.gradients.losses import Loss
 from tacit.gradients.moments import Moments
-from tacit.gradients.outputs import Output, with_output
-from tacit.gradients.paths import FunctionalPath, GradientPath, TapsPath, tapped_layers
+from tacit.gradients.paths import (
+    FunctionalPath,
+    GradientPath,
+    RecordBatch,
+    TapsPath,
+    accumulate,
+    tapped_layers,
+)
 from tacit.gradients.precision import Precision, check_products, exact_products, forward, widened
 from tacit.gradients.probe import Probe, probe_of, refuse_module, refuse_outputs
-from tacit.gradients.recurrent import Recurrent
+from tacit.gradients.recurrent import Recurrent, recurrent_layers
 from tacit.gradients.trials import disproof, failure, mixing, parts_of
 
 PathName = Literal["closed form", "taps", "functional"]
@@ -223,61 +228,52 @@ class StackedModel:
         if mask.numel() == 0:
             empty = parameters.new_zeros(nodes, count)
             return BatchGradient(total.zero_(), empty, empty.clone())
+        looped = targets, mask, clip, total, norm
         if self.loop is not None and self.reads_rows(count, norm if clip is not None else "l2"):
-            batch = inputs, targets, mask, clip, total, norm
-            norms, losses = add_by_blocks(self.loop, parameters, *batch)
-            return BatchGradient(total, norms, losses)
+            return BatchGradient(total, *add_by_blocks(self.loop, parameters, inputs, *looped))
         if not isinstance(inputs, Tensor):
             raise ValueError("only a model that reads rows takes the rows of nodes")
         small = self.loop if self.loop is not None and not self.loop.wide else None
         if small is not None and (clip is None or norm in LOOP_NORMS):
-            return self._by_loop(
-                small, parameters, inputs, targets, mask, clip, total, norm, shares
-            )
+            found = add_clipped_records(small, parameters, inputs, *looped, shares)
+            return BatchGradient(total, *found)
 
         given = inputs, targets, mask, coins, shares
         if parameters.device.type not in self.captured.devices:
-            return BatchGradient(*self._gradients(norm, parameters, clip, *given, total))
+            return BatchGradient(*self._gradients(norm, parameters, clip, *given, total=total))
         if clip is not None and not isinstance(clip, Tensor):  # a record must not keep the number
             clip = parameters.new_full((nodes,), clip, dtype=torch.float64)
         work, arguments = partial(self._gradients, norm), (parameters, clip, *given)
-        found, *rest = self.captured.call(work, norm, arguments)
-        return BatchGradient(found if out is None else out.copy_(found), *rest)
+        made, *rest = self.captured.call(work, norm, arguments)
+        return BatchGradient(made if out is None else out.copy_(made), *rest)
 
     def _gradients(
         self,
         norm: ClipNorm,
         parameters: Tensor,
         clip: Clip | None,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        coins: Tensor | None,
-        shares: Tensor | None,
+        *given: Any,
         total: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone."""
+        """What `gradient` gives, whose `clip` is lowered already; a function of tensors alone.
+
+        Those that are `given` make a `RecordBatch`.
+        """
         total = parameters.new_empty(parameters.shape) if total is None else total
-        nodes, count = mask.shape
-        inputs, targets = self._filled(parameters, inputs, targets, mask)
+        batch = self._filled(parameters, RecordBatch(*given))
+        nodes, count = batch.mask.shape
         beside = 0 if clip is None else _MATERIALISED[norm] * self.layout.size
         most = self._chunk(self.numbers_per_record + beside, parameters)
         # Nodes do not depend on each other: as many as fit with all their records, or one by one.
         group = _equal_parts(nodes, max(1, most // count))
-        found = [
-            self._sums(
-                parameters[part],
-                (inputs[part], targets[part], mask[part], *_cut(part, coins, shares)),
-                clip[part] if isinstance(clip, Tensor) else clip,
-                total[part],
-                norm,
-                most,
-            )
-            for part in (slice(start, start + group) for start in range(0, nodes, group))
-        ]
+        found = []
+        for start in range(0, nodes, group):
+            part = slice(start, start + group)
+            own = clip[part] if isinstance(clip, Tensor) else clip
+            found.append(self._sums(parameters[part], batch[part], own, total[part], norm, most))
         if clip is None:
             # Without records, a node whose weights are not finite would still give 0 * nan.
-            filled = mask.any(dim=1)
+            filled = batch.mask.any(dim=1)
             if not all_known_true(filled):
                 total.masked_fill_(~filled.unsqueeze(1), 0.0)
         return total, *_joined(found, dim=0)
@@ -285,7 +281,7 @@ class StackedModel:
     def _sums(
         self,
         parameters: Tensor,
-        batch: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
+        batch: RecordBatch,
         clip: Clip | None,
         total: Tensor,
         norm: ClipNorm,
@@ -295,20 +291,17 @@ class StackedModel:
 
         All records in one go, or, of a node alone, `most` at once.
         """
-        inputs, targets, mask, coins, shares = batch
-        nodes, count = mask.shape
+        nodes, count = batch.mask.shape
         step = _equal_parts(count, max(1, most // nodes))
         # A float64 total bounds how rounding adds up; one product of few records needs none.
         wide = clip is not None and (step < count or count > CHUNK)
         sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
         engine, found = self._engine(parameters), []
         for start in range(0, count, step):
-            part = slice(None), slice(start, start + step)
-            own = _cut(part, coins, shares)
+            some = batch[:, start : start + step]
             with exact_products(parameters.device):
-                rows = self._rows(parameters, inputs[part], targets[part], *own)
-                taken = *rows[:2], mask[part], clip, sums, int(start > 0), norm
-                found.append(engine.accumulate(parameters, *taken, *rows[2:]))
+                rows = self._rows(parameters, some)
+                found.append(accumulate(engine, parameters, rows, clip, sums, int(start > 0), norm))
         if sums is not total:
             total.copy_(sums)
         return _joined(found, dim=1)
@@ -328,19 +321,17 @@ class StackedModel:
         All at once: the caller takes no more than `records_at_once` slots, and at least one, and
         answers for the rounding of sums of them: see `aimed`.
         """
-        coins = self._coins(coins)
         shares = self._shares(shares, parameters)
+        batch = RecordBatch(inputs, targets, mask, self._coins(coins), shares)
         if clip is not None:
             check_clip(clip)
             check_products()
         parameters = parameters.detach()
-        inputs, targets = self._filled(parameters, inputs, targets, mask)
+        batch = self._filled(parameters, batch)
         with exact_products(parameters.device):
-            inputs, targets, coins, shares = self._rows(parameters, inputs, targets, coins, shares)
+            batch = self._rows(parameters, batch)
             # With norms even where nothing is clipped: the form of the parts is always the same.
-            parts, losses = self._engine(parameters).contributions(
-                parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
-            )
+            parts, losses = self._engine(parameters).contributions(parameters, batch, norms=True)
             with torch.no_grad():
                 if clip is not None:
                     return RecordGradients(*clip_records(parts, mask, clip), losses)
@@ -374,8 +365,7 @@ class StackedModel:
         if self.moments is not None:
             return self.moments.outputs(parameters, inputs)
         if self.loop is not None:
-            found = outputs_at_once if self.loop.wide else scores
-            return found(self.loop, parameters.detach(), _cast(inputs, parameters))
+            return scores(self.loop, parameters.detach(), _cast(inputs, parameters))
         views = self.layout.views(parameters.detach())
         # A quarter of the bound, since large parts take longer: 2,000 images of three channels
         # through the CNN 112 ms at once, 78 in four.
@@ -423,26 +413,6 @@ class StackedModel:
         wide = self.loop is not None and self.loop.wide and self.unit_rows is None
         return wide and norm in LOOP_NORMS and records >= LEAST_RECORDS
 
-    def _by_loop(
-        self,
-        loop: LinearLayer,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        clip: Clip | None,
-        total: Tensor,
-        norm: ClipNorm,
-        shares: Tensor | None,
-    ) -> BatchGradient:
-        """What `gradient` gives, whose `clip` is lowered already."""
-        wide = shares is not None or (clip is not None and mask.shape[1] > CHUNK)
-        sums = total.new_zeros(total.shape, dtype=torch.float64) if wide else total.zero_()
-        norms, losses = add_clipped_records(
-            loop, parameters, inputs, targets, mask, clip, sums, norm, shares
-        )
-        return BatchGradient(total.copy_(sums) if wide else total, norms, losses)
-
     def _engine(self, parameters: Tensor) -> GradientPath:
         return self.exact if parameters.dtype == torch.float64 else self.engine
 
@@ -458,20 +428,12 @@ class StackedModel:
             raise ValueError("shares of rows are for records of several rows, and needed there")
         return None if shares is None else shares.to(parameters)
 
-    def _rows(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        coins: Tensor | None,
-        shares: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def _rows(self, parameters: Tensor, batch: RecordBatch) -> RecordBatch:
         """Records `[nodes, b, ...]` as the engine takes them, `[nodes, b * rows, ...]`.
 
-        Rows are those of a record's person, and the views of each; coins are those of rows, and
-        shares `[nodes, b, rows]`.
+        Rows are those of a record's person, and the views of each.
         """
-        records = inputs.shape[:2]
+        inputs, targets, coins, shares = batch.inputs, batch.targets, batch.coins, batch.shares
         if shares is not None:
             inputs, targets = inputs.flatten(1, 2), targets.flatten(1, 2)
             coins = None if coins is None else view_coins(coins, shares.shape[2])
@@ -480,20 +442,17 @@ class StackedModel:
             inputs, coins = chosen.made(inputs, coins)
             targets = targets.repeat_interleave(chosen.views, dim=1)
             if chosen.views > 1:
-                each = parameters.new_ones(*records, 1) if shares is None else shares
+                each = parameters.new_ones(*batch.mask.shape, 1) if shares is None else shares
                 shares = (each / chosen.views).repeat_interleave(chosen.views, dim=2)
-        return inputs, targets, coins if self.drops else None, shares
+        return RecordBatch(inputs, targets, batch.mask, coins if self.drops else None, shares)
 
-    def _filled(
-        self, parameters: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _filled(self, parameters: Tensor, batch: RecordBatch) -> RecordBatch:
         """Inputs and targets as the engine takes them."""
-        if all_known_true(mask):
-            return _cast(inputs, parameters), _cast(targets, parameters)
-        return (
-            _fill(_cast(inputs, parameters), mask, self.examples[0]),
-            _fill(_cast(targets, parameters), mask, self.examples[1]),
-        )
+        inputs, targets = (_cast(each, parameters) for each in (batch.inputs, batch.targets))
+        if not all_known_true(batch.mask):
+            inputs = _fill(inputs, batch.mask, self.examples[0])
+            targets = _fill(targets, batch.mask, self.examples[1])
+        return replace(batch, inputs=inputs, targets=targets)
 
     def _chunk(self, numbers_per_record: int, parameters: Tensor) -> int:
         """How many records fit the memory bound, at least one."""
@@ -752,13 +711,6 @@ def _counted_outputs(module: nn.Module, inputs: Tensor) -> tuple[Tensor, int]:
 def _equal_parts(count: int, most: int) -> int:
     """The size of as few equal parts of `count` as have at most `most` each, the last one cut."""
     return -(-count // -(-count // most))
-
-
-def _cut(
-    part: slice | tuple[slice, slice], coins: Tensor | None, shares: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """The same part of both, where they are there."""
-    return None if coins is None else coins[part], None if shares is None else shares[part]
 
 
 def _joined(found: Sequence[tuple[Tensor, Tensor]], dim: int) -> tuple[Tensor, Tensor]:

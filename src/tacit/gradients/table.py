@@ -69,6 +69,7 @@ from tacit.gradients.table_storage import (
     entry_shapes,
     keepable,
     mapped,
+    numbers_beside,
     read,
     write,
 )
@@ -107,40 +108,34 @@ class Replacement:
     mask: Tensor
 
 
+@dataclass
 class GradientTable:
     """The stored gradients of all nodes' records; made by `build`.
 
     Its state is `tensors()`; records, model and weights are not part of it.
+
+    Args:
+        model: computes the gradients.
+        data: every node's records.
+        shapes: how the gradient by each parameter is kept.
+        fields: the entries, `[all of them, ...]` each; see `Shape.fields`.
+        running: the running total, float64 `[nodes, d]`.
+        mini_batch: records in a mini-batch; None for one entry a record.
+        steps: how often entries are renewed, at most.
     """
 
-    def __init__(
-        self,
-        model: StackedModel,
-        data: Records,
-        shapes: Sequence[Shape],
-        fields: Mapping[str, Tensor],
-        running: Tensor,
-        dtype: torch.dtype,
-        mini_batch: int | None,
-        steps: int,
-    ) -> None:
-        self._model = model
-        self._data = data
-        self._shapes = tuple(shapes)
-        self._fields = dict(fields)
-        self._running = running
-        self._dtype = dtype
-        self._mini_batch = mini_batch
-        counts = entries_of(data.counts.tolist(), mini_batch)
-        self._counts = torch.tensor(counts, device=running.device)
+    model: StackedModel
+    data: Records
+    shapes: tuple[Shape, ...]
+    fields: Mapping[str, Tensor]
+    running: Tensor
+    mini_batch: int | None
+    steps: int
+
+    def __post_init__(self) -> None:
+        counts = entries_of(self.data.counts.tolist(), self.mini_batch)
+        self._counts = torch.tensor(counts, device=self.running.device)
         self._offsets = self._counts.cumsum(0) - self._counts
-        self._steps = steps
-        self._evaluate = self._records if mini_batch is None else self._mini_batches
-        numbers = sum(
-            math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes
-        )
-        # For each entry: new and old, their difference in float64, and that weighted.
-        self._beside = 2 * numbers + 4 * numbers * 8 // dtype.itemsize
 
     @staticmethod
     def build(
@@ -178,7 +173,7 @@ class GradientTable:
             else mapped(directory, kept, at.dtype)
         )
         running = torch.zeros(at.shape, dtype=torch.float64, device=at.device)
-        table = GradientTable(model, data, shapes, fields, running, at.dtype, mini_batch, steps + 1)
+        table = GradientTable(model, data, shapes, fields, running, mini_batch, steps + 1)
         # A table of zeros, of which every entry is renewed.
         most, step = int(table._counts.max()), table._at_once(at)
         for start in range(0, most, step):
@@ -189,7 +184,7 @@ class GradientTable:
 
     def total(self) -> Tensor:
         """The sum of each node's entries, float64 `[nodes, d]`, a new tensor."""
-        return self._running.clone()
+        return self.running.clone()
 
     def replace(
         self,
@@ -219,13 +214,13 @@ class GradientTable:
             if bound is not None:
                 check_clip(bound, f"algorithm.{key}")
         self._check(indices, mask)
-        sums = torch.empty_like(self._running)
+        sums = torch.empty_like(self.running)
         width, step = indices.shape[1], self._at_once(at)
         found = []
         clip = self._aimed(clip)
         aim: Clip | None = None
         if clip_difference is not None:
-            positions = 2 * self._model.positions
+            positions = 2 * self.model.positions
             aim = aimed(clip_difference, self._counts, torch.float64, positions)
         for start in range(0, width, step):
             part = slice(start, start + step)
@@ -239,7 +234,7 @@ class GradientTable:
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, by name, not copied: private, and as large as the table."""
-        return {**self._fields, TOTAL: self._running}
+        return {**self.fields, TOTAL: self.running}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over the state `tensors` of a table for the same model, records and options.
@@ -265,15 +260,15 @@ class GradientTable:
             return None
         unit = torch.finfo(torch.float64).eps / 2
         count = self._counts.double()
-        chunk, positions = count.clamp(max=CHUNK), self._model.positions
+        chunk, positions = count.clamp(max=CHUNK), self.model.positions
         terms = 1.0 if positions == 1 else CANCELLATION
         own = 2 * terms * chunk * (2 * chunk * positions + 16)
-        share = 2 * unit * self._steps * (count * (count + 13) + own)
+        share = 2 * unit * self.steps * (count * (count + 13) + own)
         bound = torch.as_tensor(clip, dtype=torch.float64, device=count.device)
         return bound / (1 + share)
 
     def _at_once(self, at: Tensor) -> int:
-        return self._model.records_at_once(at, self._beside)
+        return self.model.records_at_once(at, numbers_beside(self.shapes, at.dtype))
 
     def _renew(
         self,
@@ -290,18 +285,19 @@ class GradientTable:
 
         Returns norms, losses and mask of the chunk's records.
         """
-        new, records, seen = self._evaluate(at, indices, mask, clip)
+        evaluate = self._records if self.mini_batch is None else self._mini_batches
+        new, records, seen = evaluate(at, indices, mask, clip)
         with torch.no_grad():
             rows = self._offsets.unsqueeze(1) + torch.where(mask, indices, 0)
-            old = read(self._fields, self._shapes, rows, records)
-            parts = differences(new, old, self._shapes)
+            old = read(self.fields, self.shapes, rows, records)
+            parts = differences(new, old, self.shapes)
             everything = mask.to(torch.float64)
             weights = everything
             if aim is not None:
                 bounds = norm_bounds([part.sizes() for part in parts], torch.float64)
                 weights = clip_factors(bounds, mask, aim, torch.float64)[0]
-            add(parts, weights, everything, sums, self._running, fresh=fresh)
-            write(self._fields, self._shapes, rows, mask, new)
+            add(parts, weights, everything, sums, self.running, fresh=fresh)
+            write(self.fields, self.shapes, rows, mask, new)
         return seen
 
     def _records(
@@ -309,10 +305,10 @@ class GradientTable:
     ) -> tuple[Entry, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """New entries; the inputs of their records; norms, losses and mask."""
         numbers = torch.where(mask, indices, 0)
-        inputs, targets = self._data.gather(numbers)
-        shares = self._data.shares(numbers)
-        found = self._model.record_gradients(at, inputs, targets, mask, clip, shares=shares)
-        new, kept = _entry(found, self._shapes, inputs)
+        inputs, targets = self.data.gather(numbers)
+        shares = self.data.shares(numbers)
+        found = self.model.record_gradients(at, inputs, targets, mask, clip, shares=shares)
+        new, kept = _entry(found, self.shapes, inputs)
         norms = (
             found.norms.masked_fill(~kept & mask, math.inf) if found.norms.numel() else found.norms
         )
@@ -322,20 +318,20 @@ class GradientTable:
         self, at: Tensor, indices: Tensor, mask: Tensor, clip: Clip | None
     ) -> tuple[Entry, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """As `_records`, where entries are mini-batches."""
-        assert self._mini_batch is not None
-        within = torch.arange(self._mini_batch, device=at.device)
+        assert self.mini_batch is not None
+        within = torch.arange(self.mini_batch, device=at.device)
         found: list[BatchGradient] = []
         masks: list[Tensor] = []
         for slot in range(indices.shape[1]):
-            numbers = indices[:, slot, None] * self._mini_batch + within
-            present = mask[:, slot, None] & (numbers < self._data.counts.unsqueeze(1))
+            numbers = indices[:, slot, None] * self.mini_batch + within
+            present = mask[:, slot, None] & (numbers < self.data.counts.unsqueeze(1))
             own = torch.where(present, numbers, 0)
-            shares = self._data.shares(own)
-            batch = *self._data.gather(own), present
-            found.append(self._model.gradient(at, *batch, clip, shares=shares))
+            shares = self.data.shares(own)
+            batch = *self.data.gather(own), present
+            found.append(self.model.gradient(at, *batch, clip, shares=shares))
             masks.append(present)
-        sums = Dense(self._shapes[0].slot, torch.stack([batch.total for batch in found], dim=1))
-        new = entries([sums], self._shapes, mask.to(self._dtype), at)
+        sums = Dense(self.shapes[0].slot, torch.stack([batch.total for batch in found], dim=1))
+        new = entries([sums], self.shapes, mask.to(at.dtype), at)
         norms, losses = (
             torch.cat([getattr(batch, name) for batch in found], dim=1)
             for name in ("norms", "losses")
@@ -375,11 +371,6 @@ def refuse_coins(model: StackedModel) -> None:
         )
 
 
-def difference_shapes(model: StackedModel) -> tuple[Shape, ...]:
-    """The cheapest form of this model's gradients, found once from a few of them."""
-    return entry_shapes(model, None)
-
-
 def clipped_difference(
     model: StackedModel,
     shapes: tuple[Shape, ...],
@@ -394,7 +385,7 @@ def clipped_difference(
 
     Args:
         model: computes them.
-        shapes: of `difference_shapes`, for this model.
+        shapes: of `entry_shapes`, for this model.
         points: where, and what is subtracted; `[nodes, d]` each.
         batch: inputs, targets and mask `[nodes, b, ...]`.
         clip: bound C of each of the two gradients; None leaves them.
@@ -426,9 +417,7 @@ def clipped_difference(
     if mask.numel() == 0:
         empty = at.new_zeros(mask.shape)
         return BatchGradient(total, empty, empty.clone())
-    numbers = sum(math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes)
-    # New and old, and their difference in float64.
-    step = model.records_at_once(at, 2 * numbers + 4 * numbers * 8 // at.element_size())
+    step = model.records_at_once(at, numbers_beside(shapes, at.dtype))
     # Terms are those of two gradients.
     if clip is not None:
         clip = model.aimed(clip, records, at.dtype)

@@ -91,11 +91,6 @@ def _shape(outer: Outer, records: Tensor, before: Mapping[str, Shape]) -> Shape:
     return factored if factored.numbers < vector.numbers else vector
 
 
-def whole(size: int) -> tuple[Shape, ...]:
-    """All parameters together as one vector `[d]`."""
-    return (Shape(Slot("parameters", (size,), 0, size), None, (1, 1, size)),)
-
-
 def entries(
     parts: Sequence[Contribution], shapes: Sequence[Shape], factors: Tensor, records: Tensor
 ) -> Entry:
@@ -188,18 +183,24 @@ def differences(new: Entry, old: Entry, shapes: Sequence[Shape]) -> Entry:
 
     Where both have the same inputs, over their common positions.
     """
-    return [
-        _difference(left, right, shape.inputs is None or shape.from_record)
-        for left, right, shape in zip(new, old, shapes, strict=True)
-    ]
+    found = []
+    for one, other, shape in zip(new, old, shapes, strict=True):
+        left, right = one.gradients.double(), other.gradients.double()
+        if shape.inputs is None or shape.from_record:
+            found.append(Outer(one.slot, one.inputs.double(), left - right))
+        else:
+            inputs = torch.cat([one.inputs, other.inputs], dim=3).double()
+            found.append(Outer(one.slot, inputs, torch.cat([left, -right], dim=3)))
+    return found
 
 
-def _difference(new: Outer, old: Outer, same_inputs: bool) -> Outer:
-    left, right = new.gradients.double(), old.gradients.double()
-    if same_inputs:
-        return Outer(new.slot, new.inputs.double(), left - right)
-    inputs = torch.cat([new.inputs, old.inputs], dim=3).double()
-    return Outer(new.slot, inputs, torch.cat([left, -right], dim=3))
+def numbers_beside(shapes: Sequence[Shape], dtype: torch.dtype) -> int:
+    """Numbers of `dtype` that a record's new and old entry take, and their difference in float64.
+
+    That is as it is, and weighted.
+    """
+    each = sum(math.prod(shape.gradients) + math.prod(shape.inputs or (0,)) for shape in shapes)
+    return 2 * each + 4 * each * 8 // dtype.itemsize
 
 
 def add(
@@ -221,6 +222,12 @@ def add(
         running: `[nodes, d]`, in float64.
         fresh: overwrite `sums`, whatever they hold.
     """
+
+    def weighed(some: Entry, own: Tensor, out: Tensor) -> None:
+        with exact_products(out.device):
+            for part in some:
+                part.add_to(out, own, 0)
+
     nodes, size = sums.shape
     # Few nodes at a time, so that a sum stays in the cache and takes no memory.
     step = min(nodes, max(1, _BLOCK_BYTES // (8 * size)))
@@ -229,20 +236,14 @@ def add(
         rows = slice(start, start + step)
         some = [Outer(part.slot, part.inputs[rows], part.gradients[rows]) for part in parts]
         found = buffer[: min(step, nodes - start)]
-        _weighted_sum(some, everything[rows], found)
+        weighed(some, everything[rows], found)
         running[rows] += found
         if weights is not everything:
-            _weighted_sum(some, weights[rows], found)
+            weighed(some, weights[rows], found)
         if fresh:
             sums[rows] = found
         else:
             sums[rows] += found
-
-
-def _weighted_sum(parts: Entry, weights: Tensor, out: Tensor) -> None:
-    with exact_products(out.device):
-        for part in parts:
-            part.add_to(out, weights, 0)
 
 
 def _vector(slot: Slot, values: Tensor) -> Outer:
@@ -330,14 +331,15 @@ def entries_of(records: Sequence[int], mini_batch: int | None) -> list[int]:
     return [-(-count // mini_batch) for count in records]
 
 
-def entry_shapes(model: StackedModel, mini_batch: int | None) -> tuple[Shape, ...]:
-    """How a table keeps its entries.
+def entry_shapes(model: StackedModel, mini_batch: int | None = None) -> tuple[Shape, ...]:
+    """How a table keeps its entries: of single records, in the cheapest form of their gradients.
 
     Found from gradients at drawn weights and drawn records of all sizes, so that what is equal
     there is equal by construction.
     """
-    if mini_batch is not None:
-        return whole(model.parameters_count)
+    if mini_batch is not None:  # all parameters together are one vector
+        size = model.parameters_count
+        return (Shape(Slot("parameters", (size,), 0, size), None, (1, 1, size)),)
     generator = torch.Generator().manual_seed(21)
 
     def drawn(like: Tensor) -> Tensor:
@@ -361,13 +363,7 @@ def entry_shapes(model: StackedModel, mini_batch: int | None) -> tuple[Shape, ..
     return tuple(shapes.values())
 
 
-_PROC = Path("/proc")
-_GROUPS = Path("/sys/fs/cgroup")
-
-
-def available_bytes(
-    device: torch.device | str = "cpu", *, proc: Path = _PROC, groups: Path = _GROUPS
-) -> int:
+def available_bytes(device: torch.device | str = "cpu") -> int:
     """Bytes that could be allocated now without swapping, at most; an estimate, not a promise.
 
     On a CUDA device, its free memory; else the host's, see `tacit.base.free_memory`.
@@ -375,7 +371,7 @@ def available_bytes(
     device = torch.device(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return host_bytes(proc=proc, groups=groups)
+    return host_bytes()
 
 
 def mapped(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError, describe
 from tacit.gradients.contributions import Contribution
 from tacit.gradients.inputs import InputPart, Packed
-from tacit.gradients.paths import GradientPath
+from tacit.gradients.paths import GradientPath, RecordBatch
 from tacit.gradients.probe import Probe, mismatch
 
 
@@ -58,15 +59,11 @@ def failure(path: GradientPath, probe: Probe) -> str:
 
 def parts_of(path: GradientPath, probe: Probe) -> list[Contribution]:
     """The contributions to the probe of a record for each node."""
-    inputs, targets, coins = (
-        part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins)
-    )
-    mask = probe.mask[:, :1]
+    rows = (part[:, : probe.rows] for part in (probe.inputs, probe.targets, probe.coins))
+    inputs, targets, coins = rows
     shares = None if probe.shares is None else probe.shares[:, :1]
-    parts, _ = path.contributions(
-        probe.parameters, inputs, targets, mask, norms=True, coins=coins, shares=shares
-    )
-    return parts
+    batch = RecordBatch(inputs, targets, probe.mask[:, :1], coins, shares)
+    return path.contributions(probe.parameters, batch, norms=True)[0]
 
 
 def _extremes(module: nn.Module, probe: Probe) -> tuple[float, ...]:
@@ -116,7 +113,15 @@ def _joining(path: GradientPath, original: nn.Module, probe: Probe) -> str:
         inputs = _padded(probe.inputs, pad, packed)
         try:
             together = _told(path, probe, inputs, probe.mask)
-            alone = _told_alone(path, probe, inputs)
+            told = []
+            for record in range(probe.mask.shape[1]):  # among copies of itself: of the same shape
+                own = inputs[:, record * probe.rows : (record + 1) * probe.rows]
+                copies = own.repeat(1, probe.mask.shape[1], *(1,) * (own.ndim - 2))
+                only = torch.zeros_like(probe.mask)
+                only[:, record] = True
+                told.append(_told(path, probe, copies, only))
+            losses, sizes = (torch.stack(parts, dim=-1) for parts in zip(*told, strict=True))
+            alone = losses.flatten(), sizes.flatten(1)
         except Exception as error:
             return f"records that end in zeros end its forward pass: {describe(error)}"
         if not _alike(together, alone, rtol=1e-6):
@@ -142,19 +147,6 @@ def _padded(inputs: Tensor, pad: int, packed: Packed | None) -> Tensor:
             padded[place // many, place % many, tail] = pad if part.kind == "integer" else 0
         start = stop
     return padded.view(inputs.shape)
-
-
-def _told_alone(path: GradientPath, probe: Probe, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """As `_told` of all records, each among copies of itself: in a batch of the same shape."""
-    told = []
-    for record in range(probe.mask.shape[1]):
-        own = inputs[:, record * probe.rows : (record + 1) * probe.rows]
-        copies = own.repeat(1, probe.mask.shape[1], *(1,) * (own.ndim - 2))
-        only = torch.zeros_like(probe.mask)
-        only[:, record] = True
-        told.append(_told(path, probe, copies, only))
-    losses, sizes = (torch.stack(parts, dim=-1) for parts in zip(*told, strict=True))
-    return losses.flatten(), sizes.flatten(1)
 
 
 def _alike(found: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], rtol: float = 1e-9) -> bool:
@@ -200,9 +192,7 @@ def _told(
     path: GradientPath, probe: Probe, inputs: Tensor, others: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Losses and sizes of the gradients of some records `[nodes, b]` of the probe's batch."""
-    batch = inputs, probe.targets, probe.mask
-    parts, losses = path.contributions(
-        probe.parameters, *batch, norms=True, coins=probe.coins, shares=probe.shares
-    )
+    batch = replace(probe.batch, inputs=inputs)
+    parts, losses = path.contributions(probe.parameters, batch, norms=True)
     sizes = torch.stack([part.sizes().bounds[others] for part in parts])
     return losses[others], sizes

@@ -341,30 +341,16 @@ def weigh_block(
 ) -> bool:
     """Put slopes times clip factors in the place of the scores of some records of a node.
 
-    What is left of a block of records is one product, of these with the inputs. Contiguous arrays,
-    all floating-point numbers in the same dtype, but for those that say float64.
+    What is left of a block of records is one product, of these with the inputs. Arguments are as of
+    `add_clipped_gradients`, but of one node, without the axis of nodes, and for these:
 
-    Args:
-        loss: of `LOSSES`.
-        scores: `[b, outputs]`, without the bias; become zero where a record contributes nothing.
-        bias: `[outputs]`, or empty where there is none.
-        inputs: `[b, n]`.
-        targets: `[b, 1]`, or `[b, outputs]` of numbers.
-        mask: `[b]`, True for records.
-        clipped: whether anything is; if not, factors are 1, and `norms` is not written.
-        aim: what norms are brought to.
-        reach: the largest squared norm of an input that can be multiplied.
-        least: a record with a smaller factor contributes nothing.
-        unit: what rounding errs by in the dtype, as a share.
-        smallest: the smallest normal number of the dtype.
-        by_l1: whether the l1 norm is bounded, in place of the l2 norm.
-        offset: what is added to norms before they divide (`clipping.norm_offset`); 0: factors are 1
-            at most.
-        kept: `[b]` becomes False where a record contributes nothing: its input, which may be no
-            number, must not be multiplied at all.
-        bias_sums: `[outputs]`, or empty; the gradients by the bias are added to it.
-        norms: `[b]` before clipping; becomes infinite where a record contributes nothing.
-        losses: `[b]`.
+    - `scores`: `[b, outputs]`, without the bias; become zero where a record contributes nothing;
+    - `bias`: `[outputs]`, or empty where there is none;
+    - `clipped`: whether anything is; if not, factors are 1, and `norms` is not written;
+    - `unit`: what rounding errs by in the dtype, as a share;
+    - `kept`: `[b]` becomes False where a record contributes nothing: its input, which may be no
+      number, must not be multiplied at all;
+    - `bias_sums`: float64 `[outputs]`, or empty; the gradients by the bias are added to it.
 
     Returns:
         Whether all are kept.

@@ -279,21 +279,18 @@ def find_loss(
             was passed as an object and is not here. Whether a function returns what it should is
             seen by the loss's `check`.
     """
-    loss = _loss(name, function)
-    return loss if class_weights is None else weighted(loss, class_weights)
-
-
-def _loss(name: str, function: Callable[[Tensor, Tensor], Tensor] | None) -> Loss:
     if function is not None:
-        return loss_from_mean(getattr(function, "__name__", type(function).__name__), function)
-    if name == "given":
+        loss = loss_from_mean(getattr(function, "__name__", type(function).__name__), function)
+    elif name == "given":
         raise InputError("task.loss", name, "was passed as an object: pass it as loss= again")
-    if ":" in name:
-        return loss_from_mean(name, import_function(name, "task.loss"))
-    if name in LOSSES:
-        return LOSSES[name]
-    expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
-    raise InputError("task.loss", name, expected)
+    elif ":" in name:
+        loss = loss_from_mean(name, import_function(name, "task.loss"))
+    elif name in LOSSES:
+        loss = LOSSES[name]
+    else:
+        expected = f"not a loss; {nearest(name, LOSSES)} (or 'module:function' for your own)"
+        raise InputError("task.loss", name, expected)
+    return loss if class_weights is None else weighted(loss, class_weights)
 
 
 def find_output(name: str | int | None) -> Output | None:

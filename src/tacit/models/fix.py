@@ -112,25 +112,15 @@ def _group_norm(norm: _BatchNorm) -> nn.Module:
     return found
 
 
-def _untracked(norm: _InstanceNorm) -> nn.Module:
-    norm.track_running_stats = False
-    for name in ("running_mean", "running_var", "num_batches_tracked"):
-        setattr(norm, name, None)
-    return norm
+def _changed(**changes: Any) -> Callable[[nn.Module], nn.Module]:
+    """The same module, with other attributes."""
 
+    def changed(part: nn.Module) -> nn.Module:
+        for name, value in changes.items():
+            setattr(part, name, value)
+        return part
 
-def _dropout(part: _DropoutNd) -> nn.Module:
-    return Dropout(part.p, whole_channels=type(part) is not nn.Dropout)
-
-
-def _without_dropout(part: _DropoutNd) -> nn.Module:
-    part.p = 0.0
-    return part
-
-
-def _attention(part: nn.MultiheadAttention) -> nn.Module:
-    part.dropout = 0.0
-    return part
+    return changed
 
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -144,22 +134,24 @@ _FIXES = (
     ),
     _Fix(
         lambda part: isinstance(part, _InstanceNorm) and bool(part.track_running_stats),
-        _untracked,
+        _changed(
+            track_running_stats=False, running_mean=None, running_var=None, num_batches_tracked=None
+        ),
         lambda part: "one without running statistics",
     ),
     _Fix(
         lambda part: isinstance(part, _DROPOUTS) and 0 < part.p < 1,
-        _dropout,
+        lambda part: Dropout(part.p, whole_channels=type(part) is not nn.Dropout),
         lambda part: f"tacit.Dropout({part.p:g}), with a mask of each record's own",
     ),
     _Fix(
         lambda part: isinstance(part, _DropoutNd) and part.p > 0,
-        _without_dropout,
+        _changed(p=0.0),
         lambda part: "one with p = 0: it has no per-record form",
     ),
     _Fix(
         lambda part: isinstance(part, nn.MultiheadAttention) and part.dropout > 0,
-        _attention,
+        _changed(dropout=0.0),
         lambda part: "one with dropout = 0: its dropout has no per-record form",
     ),
     _Fix(

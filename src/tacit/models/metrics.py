@@ -34,6 +34,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,20 +114,19 @@ def find_metrics(
     Raises:
         InputError: on `task.metric` for a function that cannot be found.
     """
-    found = tuple(_found(name, functions or {}) for name in names or ())
-    return found if unscaled is None else tuple(_in_unit(metric, unscaled) for metric in found)
 
+    def in_unit(metric: Metric) -> Metric:
+        if unscaled is None or metric.name not in IN_UNIT:
+            return metric
+        unit = unscaled
 
-def _in_unit(metric: Metric, unscaled: Callable[[Tensor], Array]) -> Metric:
-    """The same; of an error, in the unit of the target."""
-    if metric.name not in IN_UNIT:
-        return metric
+        def function(outputs: Tensor, targets: Tensor) -> Any:
+            pair = (torch.from_numpy(unit(values.cpu())) for values in (outputs, targets))
+            return metric.function(*pair)
 
-    def function(outputs: Tensor, targets: Tensor) -> Any:
-        pair = (torch.from_numpy(unscaled(values.cpu())) for values in (outputs, targets))
-        return metric.function(*pair)
+        return replace(metric, function=function)
 
-    return replace(metric, function=function)
+    return tuple(in_unit(_found(name, functions or {})) for name in names or ())
 
 
 def named_metrics(
@@ -147,19 +147,18 @@ def named_metrics(
         if not isinstance(metric, str) and not callable(metric):
             raise InputError("metric", metric, "must be a name, a function, or a list of these")
         function = None if isinstance(metric, str) else metric
-        name = metric if isinstance(metric, str) else _own_name(metric)
+        if isinstance(metric, str):
+            name = metric
+        else:
+            own = getattr(metric, "__name__", type(metric).__name__)
+            if own in METRICS:
+                expected = "is a metric by name: call your function something else"
+                raise InputError("metric", own, expected)
+            name = f"{GIVEN_METRIC}{own}"
         if name in named:
             raise InputError("metric", name, "is given twice: functions need names of their own")
         named[name] = function
     return named
-
-
-def _own_name(function: Function) -> str:
-    """What an experiment calls a function that was passed as an object."""
-    name = getattr(function, "__name__", type(function).__name__)
-    if name in METRICS:
-        raise InputError("metric", name, "is a metric by name: call your function something else")
-    return f"{GIVEN_METRIC}{name}"
 
 
 def _found(name: str, functions: Mapping[str, Function]) -> Metric:
@@ -449,18 +448,23 @@ def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Array, Array]:
     )
 
 
-def _accuracy(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import accuracy_score
+def _by_sklearn(
+    name: str,
+    of: Callable[[Tensor, Tensor], tuple[Array, Array]],
+    outputs: Tensor,
+    targets: Tensor,
+    **options: Any,
+) -> float:
+    """The function of that name in `sklearn.metrics`, of what `of` makes of outputs and targets."""
+    from sklearn import metrics
 
-    return float(accuracy_score(*_classes(outputs, targets)))
+    return float(getattr(metrics, name)(*of(outputs, targets), **options))
 
 
 def _balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import balanced_accuracy_score
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a class was predicted which no test record has
-        return float(balanced_accuracy_score(*_classes(outputs, targets)))
+        return _by_sklearn("balanced_accuracy_score", _classes, outputs, targets)
 
 
 def _auc(outputs: Tensor, targets: Tensor) -> float:
@@ -477,29 +481,9 @@ def _auc(outputs: Tensor, targets: Tensor) -> float:
     return float(areas.mean())
 
 
-def _average_precision(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import average_precision_score
-
-    return float(average_precision_score(*_ranked(outputs, targets), average="macro"))
-
-
 def _f1(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import f1_score
-
-    average = "binary" if _width(outputs) <= 2 else "macro"
-    return float(f1_score(*_classes(outputs, targets), average=average, zero_division=0.0))
-
-
-def _mae(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import mean_absolute_error
-
-    return float(mean_absolute_error(*_numbers(outputs, targets)))
-
-
-def _rmse(outputs: Tensor, targets: Tensor) -> float:
-    from sklearn.metrics import root_mean_squared_error
-
-    return float(root_mean_squared_error(*_numbers(outputs, targets)))
+    kind = {"average": "binary" if _width(outputs) <= 2 else "macro", "zero_division": 0.0}
+    return _by_sklearn("f1_score", _classes, outputs, targets, **kind)
 
 
 def _r2(outputs: Tensor, targets: Tensor) -> float:
@@ -509,17 +493,17 @@ def _r2(outputs: Tensor, targets: Tensor) -> float:
 
 
 METRICS: Mapping[str, Function] = {
-    "accuracy": _accuracy,
+    "accuracy": partial(_by_sklearn, "accuracy_score", _classes),
     "balanced-accuracy": _balanced_accuracy,
     "auc": _auc,
-    "average-precision": _average_precision,
+    "average-precision": partial(_by_sklearn, "average_precision_score", _ranked, average="macro"),
     "f1": _f1,
     "brier": probabilities.brier,
     "log-loss": probabilities.log_loss,
     "calibration": probabilities.calibration,
     "calibration-slope": probabilities.calibration_slope,
-    "mae": _mae,
-    "rmse": _rmse,
+    "mae": partial(_by_sklearn, "mean_absolute_error", _numbers),
+    "rmse": partial(_by_sklearn, "root_mean_squared_error", _numbers),
     "r2": _r2,
 }
 """The metrics that have a name; `MEASURES` says what they are called."""

@@ -19,8 +19,8 @@ from tacit.communication.exchange import Exchange
 from tacit.data import StackedData
 from tacit.errors import InputError, LeakError
 from tacit.gradients import BatchGradient, StackedModel, record_coins, refuse_coins
-from tacit.gradients.table import clipped_difference, difference_shapes
-from tacit.gradients.table_storage import Shape
+from tacit.gradients.table import clipped_difference
+from tacit.gradients.table_storage import Shape, entry_shapes
 from tacit.privacy.noise.draws import NodeKeys
 from tacit.privacy.noise.gaussian import spacing
 from tacit.privacy.noise.lattice import Offsets
@@ -382,7 +382,7 @@ class StackedContext:
     @cached_property
     def _shapes(self) -> tuple[Shape, ...]:
         """The form of record gradients whose differences are clipped."""
-        return difference_shapes(self._model)
+        return entry_shapes(self._model)
 
     @cached_property
     def _everyone_joins(self) -> bool:

@@ -44,10 +44,7 @@ from typing import Annotated
 
 from tacit.algorithms.options import Idle, Schedules, Share, Size
 from tacit.algorithms.variance_reduction.ldp_prox import LDP_SPIDER
-from tacit.algorithms.variance_reduction.server_means import (
-    ServerAnchorOptions,
-    anchor_schedules,
-)
+from tacit.algorithms.variance_reduction.server_means import ServerAnchorOptions, anchor_schedules
 
 
 class RecursiveMomentumOptions(ServerAnchorOptions):

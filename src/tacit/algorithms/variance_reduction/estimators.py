@@ -146,12 +146,12 @@ def difference_bound(options: DifferenceOptions, clip: float | None) -> float:
 
 
 def reduced_sums(run: NodeRun) -> privacy.Mechanism:
-    """What the messages leak: of released anchors, or by the state that `options.state` keeps."""
-    return _anchored_sums(run) if run.options.state == "public" else _private_sums(run)
+    """What the messages leak: of released anchors, or by the state that `options.state` keeps.
 
-
-def _private_sums(run: NodeRun) -> privacy.Mechanism:
-    """Table or snapshot: Theorem A, or Bound B with batches of fixed size and whole groups."""
+    Table or snapshot: Theorem A, or Bound B with batches of fixed size and whole groups.
+    """
+    if run.options.state == "public":
+        return _anchored_sums(run)
     q = run.rate
     groups = getattr(run.options, "table_batch", None) is not None
     if q == 1:
@@ -220,7 +220,18 @@ def check_differences(setup: Setup) -> tuple[str, ...]:
     private = options.state == "private"  # un-noised gradients are kept
     table = private and isinstance(options, TableOptions)
     if table and options.table_batch is not None:
-        _check_groups(setup)
+        if options.clip_difference is not None:
+            raise InputError(
+                "algorithm.clip_difference",
+                options.clip_difference,
+                "clips single records' differences: leave algorithm.table_batch out",
+            )
+        if setup.sampling == "fixed":
+            raise InputError(
+                "algorithm.table_batch",
+                options.table_batch,
+                "draws mini-batches by coins: use train.sampling = 'poisson'",
+            )
         return (
             "a table over mini-batches is bounded without amplification by sampling: a table over "
             "records, or state = 'public' where there is one, may need far less noise",
@@ -231,19 +242,3 @@ def check_differences(setup: Setup) -> tuple[str, ...]:
             "amplification by sampling: train.sampling = 'poisson' may need far less noise",
         )
     return ()
-
-
-def _check_groups(setup: Setup) -> None:
-    options = setup.options
-    if options.clip_difference is not None:
-        raise InputError(
-            "algorithm.clip_difference",
-            options.clip_difference,
-            "clips single records' differences: leave algorithm.table_batch out",
-        )
-    if setup.sampling == "fixed":
-        raise InputError(
-            "algorithm.table_batch",
-            options.table_batch,
-            "draws mini-batches by coins: use train.sampling = 'poisson'",
-        )

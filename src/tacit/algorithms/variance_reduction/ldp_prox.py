@@ -120,17 +120,11 @@ LDP_SPIDER: Algorithm[DirectedState, Any] = Algorithm(
     differences=True,
     graph=WITH_SERVER,
     releases=Releases(
-        mechanism=anchored_sums,
-        cost_depends_on_step=lambda options: True,
-        no_secure_sum=None,
+        mechanism=anchored_sums, cost_depends_on_step=lambda options: True, no_secure_sum=None
     ),
     participation=Participation(activity=participants),
 )
 
 LDP_SVRG = replace(
-    LDP_SPIDER,
-    name="ldp-svrg",
-    title="LDP-SVRG",
-    schedules=svrg_schedules,
-    step=svrg_step,
+    LDP_SPIDER, name="ldp-svrg", title="LDP-SVRG", schedules=svrg_schedules, step=svrg_step
 )

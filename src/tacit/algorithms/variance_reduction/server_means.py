@@ -38,11 +38,7 @@ from torch import Tensor
 from tacit import privacy
 from tacit.algorithms.accounting import NodeRun
 from tacit.algorithms.context import StepContext
-from tacit.algorithms.federated import (
-    FederatedOptions,
-    mean_gradient,
-    noised_mean,
-)
+from tacit.algorithms.federated import FederatedOptions, mean_gradient, noised_mean
 from tacit.algorithms.options import Schedules, step_size
 from tacit.algorithms.parts import Regularisation, RegulariserName, prox
 from tacit.algorithms.variance_reduction.estimators import (
@@ -96,31 +92,20 @@ def step(
     if options.refreshes(k):
         direction = mean_gradient(state.x, k, context, whole=True)
     else:
-        direction = _mean_difference(state, k, options, context)
-        direction = direction.add(state.direction, alpha=1 - options.new_share)
+        here, share = context.among(k), options.new_share
+        at, old = (x.repeat(len(here.nodes), 1) for x in (state.x, state.point))
+        if share == 1:
+            total = here.batch_gradient(at, k)
+        else:
+            total = here.batch_difference(at, old, k, options.clip_difference)
+            if share:
+                total.mul_(1 - share).add_(here.batch_gradient(at, k).double(), alpha=share)
+        direction = noised_mean(total, k, context)
+        direction = direction.add(state.direction, alpha=1 - share)
     rate = step_size(options, k, context.steps)
     x = state.x.sub(direction, alpha=rate)
     x = prox(options.regulariser, x, rate, options.regularisation)
     return DirectedState(x, direction, state.x)
-
-
-def _mean_difference(
-    state: DirectedState, k: int, options: ServerAnchorOptions, context: StepContext
-) -> Tensor:
-    """The server's mean `[1, d]` of share * new + (1 - share) * (new - old), over noised batches.
-
-    New gradients are at the server's model x of now, old ones at `point`. Each record's difference
-    is clipped to C_d. `context` is that of all clients.
-    """
-    here, share = context.among(k), options.new_share
-    clients = len(here.nodes)
-    at, old = state.x.repeat(clients, 1), state.point.repeat(clients, 1)
-    if share == 1:
-        return noised_mean(here.batch_gradient(at, k), k, context)
-    total = here.batch_difference(at, old, k, options.clip_difference)
-    if share:
-        total.mul_(1 - share).add_(here.batch_gradient(at, k).double(), alpha=share)
-    return noised_mean(total, k, context)
 
 
 def anchored_sums(run: NodeRun) -> privacy.Mechanism:

@@ -136,7 +136,7 @@ def _round(
     message = compressed(g - state.shift, k, options, context)
     factor, omega = scaling(options, g.shape[1])
     (mean,) = context.exchange.average(k, Released(message.values), coding=message.coding)
-    gamma = shift_rate(options, omega)
+    gamma = options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
     direction = state.server_shift.add(mean, alpha=factor)
     return state._replace(
         x=state.x.sub(direction, alpha=step_size(options, k, context.steps)),
@@ -149,11 +149,6 @@ def scaling(options: ShiftedOptions, d: int) -> tuple[float, float]:
     """What received values are multiplied by, and omega."""
     share = compression.share_sent(options.compressor, options.keep, d)
     return 1.0 if options.compressor == "top-k" else 1 / share, 1 / share - 1
-
-
-def shift_rate(options: ShiftedOptions, omega: float) -> float:
-    """gamma, how far a shift follows a message."""
-    return options.shift_step or math.sqrt((1 + 2 * omega) / (2 * (1 + omega) ** 3))
 
 
 SOTERIAFL_SVRG: Algorithm[ShiftState, Any] = Algorithm(

@@ -39,6 +39,8 @@ the gradients by the images, too; see `way_of`. Patches, which norms need, are o
 their entries are in the order of the kernel's. This has not run on a device.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
@@ -51,7 +53,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, of_factors
 from tacit.gradients.layers import processor
 from tacit.gradients.precision import operands, widened
 
@@ -86,40 +88,34 @@ def way_of(
 class ChannelsLast(Contribution):
     """Gradients by a kernel whose entries are ordered channels last within an output channel.
 
+    The slot, of the kernel, has them channels first.
+
     Attributes:
-        slot: of the kernel, whose order is channels first.
         inner: the gradients, for a slot of the same size that begins at 0.
         channels: input channels of the kernel.
     """
 
-    slot: Slot
     inner: Dense | Outer
     channels: int
 
     @property
     def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
         return self.inner.kept
 
     @property
     def positions(self) -> int:
-        """See `Contribution`."""
         return self.inner.positions
 
     def sizes(self) -> Sizes:
-        """See `Contribution`; no order of the entries changes them."""
         return self.inner.sizes()
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         return self.inner.absolute_sums()
 
     def exact(self) -> ChannelsLast:
-        """See `Contribution`."""
         return replace(self, inner=self.inner.exact())
 
     def cleaned(self, finite: Tensor) -> ChannelsLast:
-        """See `Contribution`."""
         return replace(self, inner=self.inner.cleaned(finite))
 
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
@@ -134,12 +130,10 @@ class ChannelsLast(Contribution):
             target.copy_(ordered)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         values = self.inner.materialised().values
         return Dense(self.slot, self._channels_first(values).reshape(values.shape))
 
     def outer(self) -> Outer:
-        """See `Contribution`."""
         outer = self.inner.outer()
         if outer.inputs.shape[4] == 1:  # a vector times one
             return self.materialised().outer()
@@ -180,7 +174,7 @@ class Geometry:
         biases `[nodes, out]`.
 
         Returns:
-            See `layers.Layer.forward`; what is kept are the unfolded inputs or the inputs.
+            See `layers.Kind.forward`; what is kept are the unfolded inputs or the inputs.
         """
         inputs, weight, bias = operands(inputs, weight, bias)
         kernels = weight.reshape(*weight.shape[:3], *self.kernel)
@@ -298,6 +292,19 @@ class Geometry:
 
         processor.over_records(len(target), patches.numel(), work)
         return images
+
+    def parts(
+        self,
+        weight: Slot,
+        bias: Slot | None,
+        kept: Tensor,
+        gradients: Tensor,
+        nodes: int,
+        views: int,
+        norms: bool,
+    ) -> list[Contribution]:
+        factors = self.factors(kept, gradients, nodes, views)
+        return of_factors(weight, bias, *factors, norms, self.contribution)
 
     def contribution(self, outer: Outer, as_matrix: bool) -> Contribution:
         """The gradients by the kernels, from factors whose patches are those of `columns`."""

@@ -19,6 +19,8 @@ reads an id below zero from the end. On CUDA an indexed sum adds in no fixed ord
 `torch.use_deterministic_algorithms` is on.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 import math
@@ -39,50 +41,35 @@ class Lookup(Contribution):
     """Gradients by a weight `[rows, size]` of which a record looks rows up.
 
     Attributes:
-        slot: the weight.
         ids: rows, int64 `[nodes, b, places]`.
         gradients: what each place adds to its row, `[nodes, b, places, size]`. Norms are right
             only if no two places of a record that are not zero have the same id: see `merged`.
     """
 
-    slot: Slot
     ids: Tensor
     gradients: Tensor
 
-    @property
-    def kept(self) -> tuple[Tensor, ...]:
-        """See `Contribution`."""
-        return self.ids, self.gradients
-
     def sizes(self) -> Sizes:
-        """See `Contribution`."""
         return Sizes(square_bounds(self.gradients.flatten(2)))
 
     def absolute_sums(self) -> Tensor:
-        """See `Contribution`."""
         sums: Tensor = torch.linalg.vector_norm(
             self.gradients, ord=1, dim=(2, 3), dtype=torch.float64
         )
         return sums
 
-    def cleaned(self, finite: Tensor) -> Lookup:
-        """See `Contribution`."""
-        return Lookup(self.slot, self.ids, self.gradients.masked_fill(~_places(finite), 0.0))
-
     def add_to(self, total: Tensor, factors: Tensor, beta: int) -> None:
-        """See `Contribution`."""
         targets = self.slot.view(total)
         if beta == 0:
             targets.zero_()
         # A float64 total takes each row by itself.
-        weighted = (self.gradients * _places(factors.to(self.dtype))).to(total.dtype)
+        weighted = (self.gradients * factors.to(self.dtype)[:, :, None, None]).to(total.dtype)
         for target, ids, rows in zip(
             targets, self.ids.flatten(1), weighted.flatten(1, 2), strict=True
         ):
             target.index_add_(0, ids, rows)
 
     def materialised(self) -> Dense:
-        """See `Contribution`."""
         nodes, records = self.ids.shape[:2]
         count, size = self.slot.shape
         values = self.gradients.new_zeros(nodes * records * count, size)
@@ -128,10 +115,7 @@ class Embedding:
     def forward(
         self, ids: Tensor, weight: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, tuple[int, ...], Tensor]:
-        """The output `[nodes * b, ...]`, its shape, and the ids: see `layers.Layer.forward`.
-
-        Ids are int32 or int64, `[nodes * b, ...]`, and the weight is `[nodes, rows, size]`. There
-        is no bias.
+        """See `layers.Kind`: keeps the ids, int32 or int64 `[nodes * b, ...]`; there is no bias.
 
         Raises:
             InputError: on `task.model` if an id has no row.
@@ -139,7 +123,11 @@ class Embedding:
         try:
             outputs = self.look_up(ids, weight)
         except (IndexError, RuntimeError):
-            _check_ids(ids, weight.shape[1])
+            rows = weight.shape[1]
+            if bool(((ids < 0) | (ids >= rows)).any()):
+                where, last = f"an embedding of {rows} rows", rows - 1
+                rule = f"records hold ids that it has no row for: ids must be 0 to {last}"
+                raise InputError("task.model", where, rule) from None
             raise
         return outputs, tuple(outputs.shape), ids
 
@@ -153,7 +141,6 @@ class Embedding:
         views: int,
         norms: bool,
     ) -> list[Contribution]:
-        """The gradients by the weight; see `layers.Layer`."""
         records, places = kept.shape[0], math.prod(kept.shape[1:])
         ids = kept.long().reshape(records, places)
         counted = ids != (-1 if self.padding is None else self.padding)
@@ -169,7 +156,11 @@ class Embedding:
 
 def embedding_of(module: nn.Embedding) -> Embedding:
     """The embedding of a module; `probe` lets no module pass whose options it does not have."""
-    return Embedding(_rows, _rows_of_places, module.padding_idx)
+    return Embedding(
+        _rows,
+        lambda gradients, counted: gradients.reshape(*counted.shape, gradients.shape[-1]),
+        module.padding_idx,
+    )
 
 
 def bag_of(module: nn.EmbeddingBag) -> Embedding | str:
@@ -191,10 +182,6 @@ def _rows(ids: Tensor, weight: Tensor) -> Tensor:
     for rows, own, output in zip(weight, *flat, strict=True):
         torch.index_select(rows, 0, own, out=output)
     return outputs
-
-
-def _rows_of_places(gradients: Tensor, counted: Tensor) -> Tensor:
-    return gradients.reshape(*counted.shape, gradients.shape[-1])
 
 
 def _bags(mode: str, padding: int | None, ids: Tensor, weight: Tensor) -> Tensor:
@@ -225,18 +212,3 @@ def _add_rows(target: Tensor, numbers: Tensor, count: int, rows: Tensor) -> None
     starts = torch.arange(0, records * count, count, device=numbers.device)
     flat = starts.unsqueeze(1) + numbers.reshape(records, -1)
     target.index_add_(0, flat.flatten(), rows.reshape(-1, rows.shape[3]))
-
-
-def _places(values: Tensor) -> Tensor:
-    """`[nodes, b]` as `[nodes, b, 1, 1]`."""
-    return values[:, :, None, None]
-
-
-def _check_ids(ids: Tensor, rows: int) -> None:
-    wrong = ids[(ids < 0) | (ids >= rows)]
-    if len(wrong):
-        raise InputError(
-            "task.model",
-            f"an embedding of {rows} rows",
-            f"records hold ids that it has no row for: ids must be 0 to {rows - 1}",
-        )

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tacit.gradients.contributions import Contribution, Dense, Slot
+
 
 @dataclass(frozen=True)
 class Normalisation:
@@ -43,7 +45,7 @@ class Normalisation:
         """Each node's records `[nodes * b, ...]` with its own weight and bias, `[nodes, ...]` each.
 
         Returns:
-            See `layers.Layer.forward`; what is kept are the inputs normalised.
+            See `layers.Kind.forward`; what is kept are the inputs normalised.
         """
         normalised = self.normalise(inputs)
         rows = self.rows(normalised)
@@ -54,17 +56,28 @@ class Normalisation:
             outputs.add_(self.rest(inputs).reshape(outputs.shape))
         return outputs, tuple(inputs.shape), normalised.detach()
 
-    def by_weight(self, normalised: Tensor, gradients: Tensor, nodes: int, views: int) -> Tensor:
-        """Each record's gradient by the weight, `[nodes, b, size]`.
+    def parts(
+        self,
+        weight: Slot,
+        bias: Slot | None,
+        kept: Tensor,
+        gradients: Tensor,
+        nodes: int,
+        views: int,
+        norms: bool,
+    ) -> list[Contribution]:
+        """Both gradients are small, so always as they are; overwrites what is kept.
 
-        `normalised` is of `forward`, and is overwritten: autograd has no use for it after a
-        backward pass. Gradients are by the output, `[nodes * b, ...]`; a record is `views` rows,
-        one after the other.
+        Autograd has no use for that after a backward pass.
         """
-        return self.by_bias(normalised.mul_(gradients), nodes, views)
+        by_weight = self._summed(kept.mul_(gradients), nodes, views)
+        found: list[Contribution] = [Dense(weight, by_weight)]
+        if bias is not None:
+            found.append(Dense(bias, self._summed(gradients, nodes, views)))
+        return found
 
-    def by_bias(self, gradients: Tensor, nodes: int, views: int) -> Tensor:
-        """Each record's gradient by the bias, `[nodes, b, size]`."""
+    def _summed(self, gradients: Tensor, nodes: int, views: int) -> Tensor:
+        """Over a record's positions, `[nodes, b, size]`."""
         summed = self.rows(gradients).sum(dim=(1, 3))
         if views > 1:
             summed = summed.view(-1, views, summed.shape[1]).sum(dim=1)

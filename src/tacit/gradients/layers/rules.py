@@ -15,69 +15,71 @@ as their parameters and are kept as they are. An embedding's are zero but in a f
 those are kept: see `embedding`.
 """
 
+# ruff: noqa: D102 (what a method of a protocol does, the protocol says)
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tacit.gradients.contributions import Contribution, Dense, Layout, Outer, Slot
+from tacit.gradients.contributions import Contribution, Layout, Slot, of_factors
 from tacit.gradients.layers.convolution import geometry_of
 from tacit.gradients.layers.embedding import bag_of, embedding_of
 from tacit.gradients.layers.normalisation import (
-    Normalisation,
     group_normalisation,
     layer_normalisation,
     parametric_rectifier,
 )
 
 
-def materialise(positions: int, width: int, height: int) -> bool:
-    """Whether to norm a weight by its materialised gradient rather than by Gram matrices.
+class Kind(Protocol):
+    """What a tapped layer computes, beside its parameters."""
 
-    With one position the norm is a product of two norms. Else the materialised gradient, which
-    also makes the sum over records nearly free, as long as it is no more than twice the size of
-    what it is made of: measured with the convolutions of the models here.
-    """
-    return positions > 1 and width * height <= 2 * positions * (width + height)
+    def forward(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, tuple[int, ...], Tensor]:
+        """The output for each node's records with its own weights.
 
+        Inputs are `[nodes * b, ...]`, weights `[nodes, ...]`, and biases `[nodes, out]`.
 
-Forward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, tuple[int, ...], Tensor]]
-Parts = Callable[[Slot, Slot | None, Tensor, Tensor, int, int, bool], list[Contribution]]
+        Returns:
+            The output in any shape, and no view of another tensor (the tap works in place, and on
+            views that takes four more passes); the shape `[nodes * b, ...]` it is to have; and what
+            `parts` needs of the input, without grad.
+
+        Raises:
+            ValueError: the first axis of the input is not the records.
+        """
+
+    def parts(
+        self,
+        weight: Slot,
+        bias: Slot | None,
+        kept: Tensor,
+        gradients: Tensor,
+        nodes: int,
+        views: int,
+        norms: bool,
+    ) -> list[Contribution]:
+        """The gradients by weight and bias, from what `forward` kept and those by the output.
+
+        Those are `[nodes * b, ...]`. As many rows as there are `views`, one after the other, are
+        one record. `norms`: whether norms will be asked for.
+        """
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One tapped leaf module.
-
-    Attributes:
-        name: its path in the module.
-        weight, bias: where its parameters lie.
-        forward: (input `[nodes * b, ...]`, weight `[nodes, ...]`, bias `[nodes, out]` or None)
-            -> the output for each node's records with its own weights, in any shape, and no view
-            of another tensor (the tap works in place, and on views that takes four more passes);
-            the shape `[nodes * b, ...]` it is to have; and what `parts` needs of the input, without
-            grad. Raises `ValueError` for an input whose first axis is not the records.
-        parts: (weight, bias, what `forward` kept, output gradient `[nodes * b, ...]`, nodes, views,
-            norms) -> the gradients by weight and bias, where as many rows as there are views, one
-            after the other, are one record.
-    """
+    """One tapped leaf module: its path in the module, and where its parameters lie."""
 
     name: str
     weight: Slot
     bias: Slot | None
-    forward: Forward
-    parts: Parts
-
-    def contributions(
-        self, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
-    ) -> list[Contribution]:
-        """The gradients of this layer's parameters; `norms`: whether norms will be asked for."""
-        return self.parts(self.weight, self.bias, kept, gradients, nodes, views, norms)
+    kind: Kind
 
 
 def describe(
@@ -99,127 +101,52 @@ def describe(
     found = kind(module, channels_last, rectified)
     if isinstance(found, str):
         return f"{name or 'the model'} {found}"
-    return Layer(name, slots[prefix + "weight"], own.get("bias"), found.forward, found.parts)
+    return Layer(name, slots[prefix + "weight"], own.get("bias"), found)
 
 
-@dataclass(frozen=True)
-class _Functions:
-    """`Layer.forward` and `Layer.parts` of one module."""
+class Linear:
+    """A linear layer, of vectors or of sequences."""
 
-    forward: Forward
-    parts: Parts
+    def forward(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, tuple[int, ...], Tensor]:
+        rows = inputs.reshape(weight.shape[0], -1, inputs.shape[-1])
+        turned = weight.transpose(1, 2)
+        if bias is None:
+            outputs = torch.bmm(rows, turned)
+        else:
+            outputs = torch.baddbmm(bias.unsqueeze(1), rows, turned)
+        return outputs, (*inputs.shape[:-1], outputs.shape[-1]), inputs.detach()
 
-
-def _outer_parts(
-    factors: Callable[[Tensor, Tensor, int, int], tuple[Tensor, Tensor]],
-    finish: Callable[[Outer, bool], Contribution],
-    weight: Slot,
-    bias: Slot | None,
-    kept: Tensor,
-    gradients: Tensor,
-    nodes: int,
-    views: int,
-    norms: bool,
-) -> list[Contribution]:
-    """`Layer.parts` of a layer whose weight gradient is a sum of outer products.
-
-    `factors`: (what `forward` kept, output gradient `[nodes * b, ...]`, nodes, views) -> (`[nodes,
-    b, groups, positions, in]`, `[nodes, b, groups, positions, out]`), in which the positions of all
-    views of a record are its own; `finish`: (outer products, whether as matrices) -> the gradients
-    by the weight.
-    """
-    left, right = factors(kept, gradients, nodes, views)
-    as_matrix = norms and materialise(left.shape[3], left.shape[4], right.shape[4])
-    result: list[Contribution] = [finish(Outer(weight, left, right), as_matrix)]
-    if bias is not None:
-        alike = weight if right.shape[3] == 1 else None
-        result.append(Dense(bias, right.sum(dim=3).flatten(2), alike))
-    return result
+    def parts(
+        self,
+        weight: Slot,
+        bias: Slot | None,
+        kept: Tensor,
+        gradients: Tensor,
+        nodes: int,
+        views: int,
+        norms: bool,
+    ) -> list[Contribution]:
+        records = len(kept) // (nodes * views)
+        left, right = (
+            each.reshape(nodes, records, 1, -1, each.shape[-1]) for each in (kept, gradients)
+        )
+        return of_factors(weight, bias, left, right, norms)
 
 
-def _scale_parts(
-    layer: Normalisation,
-    weight: Slot,
-    bias: Slot | None,
-    kept: Tensor,
-    gradients: Tensor,
-    nodes: int,
-    views: int,
-    norms: bool,
-) -> list[Contribution]:
-    """`Layer.parts` of a normalisation: both gradients are small, so always as they are."""
-    result: list[Contribution] = [Dense(weight, layer.by_weight(kept, gradients, nodes, views))]
-    if bias is not None:
-        result.append(Dense(bias, layer.by_bias(gradients, nodes, views)))
-    return result
-
-
-def _normalisation(
-    make: Callable[[Any], Normalisation], module: nn.Module, channels_last: bool, rectified: bool
-) -> _Functions | str:
-    layer = make(module)
-    return _Functions(layer.forward, partial(_scale_parts, layer))
-
-
-def _linear(module: nn.Linear, channels_last: bool, rectified: bool) -> _Functions | str:
-    return _Functions(_linear_forward, partial(_outer_parts, _linear_factors, _linear_finish))
-
-
-def _linear_forward(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[Tensor, tuple[int, ...], Tensor]:
-    rows = inputs.reshape(weight.shape[0], -1, inputs.shape[-1])
-    turned = weight.transpose(1, 2)
-    if bias is None:
-        outputs = torch.bmm(rows, turned)
-    else:
-        outputs = torch.baddbmm(bias.unsqueeze(1), rows, turned)
-    return outputs, (*inputs.shape[:-1], outputs.shape[-1]), inputs.detach()
-
-
-def _linear_factors(
-    inputs: Tensor, gradients: Tensor, nodes: int, views: int
-) -> tuple[Tensor, Tensor]:
-    records = inputs.shape[0] // (nodes * views)
-    left = inputs.reshape(nodes, records, 1, -1, inputs.shape[-1])
-    right = gradients.reshape(nodes, records, 1, -1, gradients.shape[-1])
-    return left, right
-
-
-def _linear_finish(outer: Outer, as_matrix: bool) -> Contribution:
-    return outer.materialised() if as_matrix else outer
-
-
-def _embedding(module: nn.Embedding, channels_last: bool, rectified: bool) -> _Functions | str:
-    found = embedding_of(module)
-    return _Functions(found.forward, found.parts)
-
-
-def _bag(module: nn.EmbeddingBag, channels_last: bool, rectified: bool) -> _Functions | str:
-    found = bag_of(module)
-    return found if isinstance(found, str) else _Functions(found.forward, found.parts)
-
-
-def _convolution(
-    module: nn.Conv1d | nn.Conv2d, channels_last: bool, rectified: bool
-) -> _Functions | str:
-    found = geometry_of(module, channels_last, rectified)
-    if isinstance(found, str):
-        return found
-    return _Functions(found.forward, partial(_outer_parts, found.factors, found.contribution))
-
-
-_KINDS: dict[type[nn.Module], Callable[[Any, bool, bool], _Functions | str]] = {
-    nn.Linear: _linear,
-    nn.Conv1d: _convolution,
-    nn.Conv2d: _convolution,
-    nn.GroupNorm: partial(_normalisation, group_normalisation),
-    nn.InstanceNorm1d: partial(_normalisation, group_normalisation),
-    nn.InstanceNorm2d: partial(_normalisation, group_normalisation),
-    nn.InstanceNorm3d: partial(_normalisation, group_normalisation),
-    nn.LayerNorm: partial(_normalisation, layer_normalisation),
-    nn.RMSNorm: partial(_normalisation, layer_normalisation),
-    nn.PReLU: partial(_normalisation, parametric_rectifier),
-    nn.Embedding: _embedding,
-    nn.EmbeddingBag: _bag,
+# Of a module, whether images may lie channels last, and whether negative inputs count as zero.
+_KINDS: dict[type[nn.Module], Callable[[Any, bool, bool], Kind | str]] = {
+    nn.Linear: lambda *_: Linear(),
+    nn.Conv1d: geometry_of,
+    nn.Conv2d: geometry_of,
+    nn.GroupNorm: lambda module, *_: group_normalisation(module),
+    nn.InstanceNorm1d: lambda module, *_: group_normalisation(module),
+    nn.InstanceNorm2d: lambda module, *_: group_normalisation(module),
+    nn.InstanceNorm3d: lambda module, *_: group_normalisation(module),
+    nn.LayerNorm: lambda module, *_: layer_normalisation(module),
+    nn.RMSNorm: lambda module, *_: layer_normalisation(module),
+    nn.PReLU: lambda module, *_: parametric_rectifier(module),
+    nn.Embedding: lambda module, *_: embedding_of(module),
+    nn.EmbeddingBag: lambda module, *_: bag_of(module),
 }
