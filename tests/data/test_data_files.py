@@ -12,8 +12,7 @@ from rich.console import Console
 
 from tacit.data import files, load, sources
 from tacit.data.files import MIRROR_VARIABLE, DownloadError, content, content_sha256, download
-from tacit.data.formats import idx
-from tacit.data.formats.idx import MNIST, load_idx_images
+from tacit.data.formats.idx import FILES, MNIST, load_idx_images
 from tacit.errors import InputError
 
 
@@ -21,7 +20,7 @@ from tacit.errors import InputError
 def tiny_mnist(monkeypatch, image_files):
     """Make `mnist` a data set of nine records; its four files."""
     files = image_files()
-    sums = tuple(hashlib.sha256(files[name]).hexdigest() for name in idx._FILES)
+    sums = tuple(hashlib.sha256(files[name]).hexdigest() for name in FILES)
     tiny = replace(MNIST, sha256=sums)
     rows = {**sources.SOURCES, "mnist": lambda request: load_idx_images(tiny, request.data_dir)}
     monkeypatch.setattr(sources, "SOURCES", rows)

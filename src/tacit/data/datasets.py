@@ -467,8 +467,8 @@ def bounded_inputs(inputs: Tensor, bound: float) -> Tensor:
     relative error below (n + 8) 2^-53; twice that much is taken off the bound. Rounding to the type
     of the inputs goes towards zero, and so makes no record longer.
 
-    Inputs are finite, float32 or float64, and the bound is between 1e-100 and 1e100. The very
-    tensor that was given comes back where no record is longer.
+    Inputs are finite, float32 or float64, and the bound is between 1e-100 and 1e100. Shape and type
+    stay; the very tensor that was given comes back where no record is longer.
     """
     length = math.prod(inputs.shape[1:])
     if torch.compiler.is_compiling():  # into a program of others, to rounding and without branches

@@ -23,8 +23,8 @@ _REDRAWS = 100
 class Division:
     """What is to be divided, and how: see `partition`.
 
-    `column` is what follows the colon in `by:COLUMN`, or an empty string, and `names` are whose
-    records each node has; None: nobody said.
+    `column` is what follows the colon in `by:COLUMN`, or an empty string; without `names`, nobody
+    said whose records each node has.
     """
 
     kind: str

@@ -107,16 +107,14 @@ class StackedData:
         return list(torch.split(self.inputs, self.sizes.tolist()))
 
     def gather(self, indices: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Read the same number of records from every node, or from some.
+        """Read the same number of records from every node, or from some, by default all.
 
-        Args:
-            indices: int64 `[nodes, width]` or `[batches, nodes, width]`, record numbers within
-                each node. They are not checked; slots that a mask hides hold 0.
-            nodes: int64 rows of the nodes that are read; by default all.
+        `indices` are int64 `[nodes, width]` or `[batches, nodes, width]`, record numbers within
+        each node. They are not checked; slots that a mask hides hold 0. `nodes` are int64 rows of
+        those that are read.
 
-        Returns:
-            Inputs and targets, of the shape of `indices` and then that of a record's: of units it
-            begins with `rule.most` rows, of which those that have no share repeat one.
+        Given are inputs and targets, of the shape of `indices` and then that of a record's: of
+        units it begins with `rule.most` rows, of which those that have no share repeat one.
         """
         rows = self._numbers(indices, nodes)
         inputs, targets = (

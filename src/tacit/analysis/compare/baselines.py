@@ -74,7 +74,8 @@ def baseline_lines(config: Config, names: Sequence[str], facts: Facts) -> list[d
         plain["train.steps"] = STEPS
     grid = {"algorithm.learning_rate": [rounded(rate / facts.norm**2) for rate in _RATES]}
     # The records of one site are divided as they are among all.
-    kept = {f"nodes.{key}": value for key, value in sections["nodes"].items() if key in _DIVIDES}
+    nodes = sections.get("nodes", {}).items()
+    kept = {f"nodes.{key}": value for key, value in nodes if key in _DIVIDES}
     batch, of = config.train.batch, list(config.nodes.names or ()) or config.nodes.count
     kept["train.batch"] = batch
     lines: list[dict[str, Any]] = []

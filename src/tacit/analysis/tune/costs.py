@@ -105,7 +105,8 @@ def plan_search(search: Search, known: Sequence[Sequence[float]] | None = None) 
     else:
         budgets = _epsilons(search, plans) if known is None else budgets
         for _ in range(_ATTEMPTS if known is None else 1):
-            trials = [with_budget(*one) for one in zip(search.trials, budgets, strict=True)]
+            pairs = zip(search.trials, budgets, strict=True)
+            trials = [with_budget(config, row) for config, row in pairs]
             made = [
                 build_plan(config, [node.records for node in plan.nodes], plan.parameters)
                 for plan, config in zip(plans, trials, strict=True)

@@ -30,8 +30,14 @@ MOST_SETTINGS = 1000
 # trials, or what the trials release would not add up.
 _FIXED_SECTIONS = ("privacy", "nodes", "faults")
 _FIXED_KEYS = (
-    *(f"task.{key}" for key in ("dataset", "data_dir", "schema", "test", "test_share", "metric")),
-    *("train.seed", "train.device"),
+    "task.dataset",
+    "task.data_dir",
+    "task.schema",
+    "task.test",
+    "task.test_share",
+    "task.metric",
+    "train.seed",
+    "train.device",
 )
 _RANDOM_ONLY = ("distribution", "expected_trials", "eta", "gamma")
 

@@ -105,7 +105,7 @@ def read_labelled_images(
 
 _SHAPE = (28, 28)
 _CLASSES = 10
-_FILES = (
+FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
@@ -167,7 +167,7 @@ def load_idx_images(source: IdxImages, data_dir: Path) -> TaskData:
     advice = f"put the four {source.name} files in {own}"
     published = (
         PublishedFile(source.name, f"{source.url.rstrip('/')}/{file}.gz", sha256)
-        for file, sha256 in zip(_FILES, source.sha256, strict=True)
+        for file, sha256 in zip(FILES, source.sha256, strict=True)
     )
     paths = (obtain(file, data_dir, folders, advice) for file in published)
     halves = []

@@ -192,10 +192,8 @@ def _look(name: str, part: Any, fields: Column, words: Words) -> _Looked:
     odd &= ~missing
     if isinstance(part, DateColumn):
         # With bounds a day wider, the ends are what lies beyond.
-        ends = (
-            max(part.low.toordinal() - 1, 1),
-            min(part.high.toordinal() + 1, datetime.date.max.toordinal()),
-        )
+        latest = datetime.date.max.toordinal()
+        ends = max(part.low.toordinal() - 1, 1), min(part.high.toordinal() + 1, latest)
         low, high = map(datetime.date.fromordinal, ends)
         wide = part.model_copy(update={"low": low, "high": high, "parts": ("day",)})
         into = np.empty((len(kept), len(wide.features(name))), np.float32)
