@@ -84,7 +84,6 @@ class FaultPlan:
         down: (node, first step, step after the last) in which a node is away.
         seconds: that each node takes longer for a step, `[nodes]`.
         note: what is simulated, one line.
-        rounds: gossip rounds of a step.
     """
 
     nodes: int
