@@ -77,7 +77,8 @@ class RunFolder:
             number = 1
             while (copy := self.path / f"metrics.earlier-{number}.jsonl").exists():
                 number += 1
-            self.write(copy.name, self.metrics.read_bytes())
+            with plain_errors("out", copy):
+                write_private(copy, self.metrics.read_bytes())
 
     def keep_metrics(self, until: int) -> list[Measurement]:
         """Rows up to a step, in order; later, torn or damaged ones are dropped."""
