@@ -210,7 +210,6 @@ def affordable(
     Where nothing is left, that is the step it stands at: its last checkpoint is the result.
 
     Args:
-        plan: of the run.
         before: what the run's own ledger has charged each node.
         first: the step that the run stands at.
         ledger: its ledger, for the budgets of the nodes' data; a new run needs none, since
@@ -372,7 +371,7 @@ def epsilon_by_colluders(
     """Certified epsilon against 0, 1, 2 ... nodes who pool all that they know: a row a number.
 
     Up to one more than the plan's guarantee is about; no rows where it counts on nobody else.
-    `charged` is as in `unit_spent`.
+    `charged` has the steps that each node has released, by default all that are planned.
     """
     shared = plan.release.shared
     if shared is None:

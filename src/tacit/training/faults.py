@@ -84,7 +84,6 @@ class FaultPlan:
         down: (node, first step, step after the last) in which a node is away.
         seconds: that each node takes longer for a step, `[nodes]`.
         note: what is simulated, one line.
-        rounds: gossip rounds of a step.
     """
 
     nodes: int
@@ -233,23 +232,21 @@ def _chances(faults: Faults, mixing: Mixing) -> dict[tuple[int, int], float]:
     both_ways = mixing.kind == "doubly-stochastic"
     chances: dict[tuple[int, int], float] = {}
     for source, target, chance in faults.drop_edges:
-        where = "faults.drop_edges"
+        expected = ""
         if (source, target) not in edges:
             near = sorted(end for start, end in edges if start == source)
-            raise InputError(
-                where,
-                (source, target, chance),
-                f"is no edge of graph '{mixing.schedule.name}': node {source} sends to "
-                + (", ".join(map(str, near[:8])) or "nobody")
-                + (f" and {len(near) - 8} more" if len(near) > 8 else ""),
+            shown = ", ".join(map(str, near[:8])) or "nobody"
+            shown += f" and {len(near) - 8} more" if len(near) > 8 else ""
+            expected = (
+                f"is no edge of graph '{mixing.schedule.name}': node {source} sends to {shown}"
             )
-        if chances.setdefault((source, target), chance) != chance:
-            raise InputError(
-                where,
-                (source, target, chance),
+        elif chances.setdefault((source, target), chance) != chance:
+            expected = (
                 f"is one link with ({target}, {source}), whose chance is "
-                f"{chances[source, target]:g}: it is lost both ways together, give it once",
+                f"{chances[source, target]:g}: it is lost both ways together, give it once"
             )
+        if expected:
+            raise InputError("faults.drop_edges", (source, target, chance), expected)
         if both_ways:
             chances[target, source] = chance
     return chances

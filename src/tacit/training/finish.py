@@ -159,28 +159,28 @@ def _as_told(run: RunState, document: ResultDocument, told: Summary | None) -> R
         for one in (told.test_accuracy, told.test_loss, *told.test_metrics)
     )
     names = [metric.name for metric in job.metrics]
-    found = {
-        "test_accuracy": accuracy,
-        "test_loss": loss,
-        "test_metrics": dict(zip(names, metrics, strict=False)),
-        "bytes_sent": sum(sent) / len(sent),
-        "bytes_sent_by_node": tuple(sent),
-        "notes": (*document.notes, _TOLD),
-    }
-    return document.model_copy(update=found)
+    return document.model_copy(
+        update={
+            "test_accuracy": accuracy,
+            "test_loss": loss,
+            "test_metrics": dict(zip(names, metrics, strict=False)),
+            "bytes_sent": sum(sent) / len(sent),
+            "bytes_sent_by_node": tuple(sent),
+            "notes": (*document.notes, _TOLD),
+        }
+    )
 
 
 def failed(run: RunState, error: BaseException, watched: bool = False) -> None:
     """Write down that the run diverged; say what is safe where something could not be written."""
     if isinstance(error, DivergenceError):
         _diverged(run, str(error))
+    more = "; when there is room to write, go on with --resume"
     if isinstance(error, InputError) and error.where in _WRITTEN:
-        more = "; when there is room to write, go on with --resume"
         expected = error.expected + cut_short(run) + more
         raise InputError(error.where, error.value, expected) from error
     if isinstance(error, OSError) and lacks_room(error):
         # Of a file that is no part of the run folder, or of a user's own.
-        more = "; when there is room to write, go on with --resume"
         expected = f"cannot be written ({error.strerror}){cut_short(run)}{more}"
         raise InputError("out", str(error.filename), expected) from error
     unlike = PeerError | BudgetError if watched else PeerError | BudgetError | KeyboardInterrupt

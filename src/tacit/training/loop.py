@@ -80,11 +80,9 @@ def execute(
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
 
     Args:
-        job: what to run.
         out: the run folder to create, or with `resume` to continue; None writes nothing.
         resume: continue from the last checkpoint; steps that were reserved and are run again are
             charged again.
-        on_step: called after every step.
         should_stop: asked after every step; True ends the run cleanly, in all processes. It must
             not look at what was released: the run is then charged the steps that it made.
         callbacks: told of the run in the process of rank 0; they may look, see
@@ -237,8 +235,9 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
     digest of random numbers of all processes, so that none of them can choose it.
 
     Raises:
-        InputError: the processes go on with different runs, or ledgers of the nodes' data know this
-            one, of which no ledger is here: what is released of a record would not be added up.
+        InputError: the processes go on with different runs, or this one has no ledger of a run that
+            the ledgers of its nodes' data know, or of other data with some of their records: what
+            two runs of one identity release of a record is not added up.
     """
     known = None
     if reserved is not None and RunFolder(reserved).ledger.exists():
@@ -364,6 +363,7 @@ def _begin_reserving(run: RunState) -> None:
 
 
 def _any_callback(peers: Peers, hooks: Hooks) -> bool:
+    """Whether a callback asks for the end of the run; only the process of rank 0 has any."""
     asked: list[bool] = peers.share("stop by a callback", hooks.ask_for_stop, FLAG)
     return any(asked)
 

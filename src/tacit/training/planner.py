@@ -412,13 +412,12 @@ def _noised(config: Config, release: Release, nodes: Sequence[NodePlan]) -> tupl
 
 def _refused(want: _NoiseQuestion, error: BudgetError) -> str:
     text = str(error)
-    if want.guess is not None and not text.startswith("privacy."):
+    if text.startswith("privacy."):
+        return text
+    if want.guess is not None:
         return f"privacy.guess = {want.guess:g} cannot be kept: {text}"
-    return (
-        text
-        if want.budget is None or text.startswith("privacy.")
-        else (f"privacy.epsilon = {want.budget:g} (delta {want.delta:g}) cannot be kept: {text}")
-    )
+    asked = f"privacy.epsilon = {want.budget:g} (delta {want.delta:g})"
+    return text if want.budget is None else f"{asked} cannot be kept: {text}"
 
 
 def _costed(
@@ -631,9 +630,8 @@ def _noise_scale(
         )
     if per_round is not None:
         return _calibrated_rounds(release, node, initial_guess, per_round)
-    return _calibrated(
-        release, node, 1.0 if initial_guess is None else initial_guess.noise_scale, node.budget
-    )
+    start = 1.0 if initial_guess is None else initial_guess.noise_scale
+    return _calibrated(release, node, start, node.budget)
 
 
 def _calibrated_rounds(
@@ -646,13 +644,10 @@ def _calibrated_rounds(
     mechanisms that they are for `initial_guess`, with its scale, that is this node's: nodes that
     only differ in how often they take part share one search (100 clients of Adult: 2, not 34).
     """
-    start = 1.0
-    if initial_guess is not None:
-        start = initial_guess.noise_scale
+    start = 1.0 if initial_guess is None else initial_guess.noise_scale
+    if initial_guess is not None and initial_guess.delta == node.delta:
         alike = replace(node, noise_scale=start)
-        if initial_guess.delta == node.delta and _dearest(release, initial_guess) == _dearest(
-            release, alike
-        ):
+        if _dearest(release, initial_guess) == _dearest(release, alike):
             return start
     return max(
         _calibrated(release, node, start, target, [(step, step + 1)])

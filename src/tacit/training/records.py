@@ -329,9 +329,9 @@ def _parties(config: Config, declared: NodeColumn) -> tuple[str, ...]:
 def node_names(
     declared: tuple[str, ...] | None, placement: Placement, peers: Peers
 ) -> tuple[str, ...] | None:
-    """Whose each node is, by declaration; or of sites, whose names alone are known, by their names.
+    """Whose each node is: what is declared, unless it is a site whose node is another; or sites.
 
-    A declared name may not be that of a site whose node is another.
+    Their processes are known by their names, others are not.
     """
     if not peers.authenticated:
         return declared
@@ -345,7 +345,10 @@ def node_names(
 
 
 def found_in(records: Tensor, others: Tensor) -> int:
-    """How many records have the inputs of one of the others, both `[records, ...]`."""
+    """How many of some records have the inputs of one of the others, whatever their names say.
+
+    Both are inputs, `[records, ...]`.
+    """
     own, known = (record_digests(inputs, _COMPARED) for inputs in (records, others))
     return int(np.isin(own, known).sum())
 

@@ -117,22 +117,24 @@ def slow_path(
 
 
 def _cost(work: Callable[[int], Tensor], sizes: tuple[int, int]) -> Cost:
-    """What a call and a record cost, by batches of so many records of each node."""
-    few, many = (_seconds(work, count) for count in sizes)
+    """What a call and a record cost, by batches of so many records of each node.
+
+    The shortest time of a few counts, after one that does not.
+    """
+    seconds = []
+    for count in sizes:
+        work(count)
+        times = []
+        for _ in range(_ROUNDS):
+            start = time.perf_counter()
+            work(count).sum().item()  # waits for an accelerator
+            times.append(time.perf_counter() - start)
+        seconds.append(min(times))
+    few, many = seconds
     counts = [_NODES * count for count in sizes]
     record = max(many - few, 0.1 * many) / (counts[1] - counts[0])
     record = min(record, many / counts[1])
     return Cost(max(0.0, many - record * counts[1]), record)
-
-
-def _seconds(work: Callable[[int], Tensor], count: int) -> float:
-    work(count)
-    times = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        work(count).sum().item()  # waits for an accelerator
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def _plain(model: StackedModel, at: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:

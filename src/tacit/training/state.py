@@ -134,10 +134,8 @@ class RunState:
         return self.iterates if averages is None else averages.models.to(self.job.dtype)
 
     def _calibrated(self, models: Tensor) -> Tensor:
-        how = self.job.recalibration
-        if how is None or self.calibration is None:
-            return models
-        return how.applied(models, *self.calibration)
+        how, found = self.job.recalibration, self.calibration
+        return models if how is None or found is None else how.applied(models, *found)
 
     @property
     def iterates(self) -> Tensor:
@@ -163,9 +161,8 @@ class RunState:
         if weight is None:
             return
         models = self.iterates
-        common = models.new_empty(0)
-        if not models_public(self.job):
-            common = consensus_of(self.job, models, self.state)
+        public = models_public(self.job)
+        common = models.new_empty(0) if public else consensus_of(self.job, models, self.state)
         self.averages = with_models(self.averages, models, common, weight)
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,12 @@ from tacit.errors import InputError
 from tacit.report.wording import node_list
 from tacit.training.release import NodePlan
 
-Node = TypeVar("Node", bound=NodePlan)
-
 _MOST_OF_IT = 0.5  # of the variance of all noise
 _BESIDE_SIGNAL = 4.0  # times the odds of the signal: how much more of the noise is worth a warning
 _MANY = 10.0  # times the learning rate
 
 
-def weighed(config: Config, nodes: Sequence[Node], activity: Activity | None) -> list[Node]:
+def weighed(config: Config, nodes: Sequence[NodePlan], activity: Activity | None) -> list[NodePlan]:
     """The nodes with their weights, n p_i; by noise, which is known of a plan, once it is.
 
     Of nodes that never take part nothing is trained: n is the number of the others. Nodes without
@@ -63,10 +61,7 @@ def weighed(config: Config, nodes: Sequence[Node], activity: Activity | None) ->
         count * share / whole if there else float(node.records > 0)
         for node, share, there in zip(nodes, shares, here, strict=True)
     ]
-    return [
-        node if node.weight == weight else replace(node, weight=weight)
-        for node, weight in zip(nodes, weights, strict=True)
-    ]
+    return [replace(node, weight=own) for node, own in zip(nodes, weights, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -156,14 +151,12 @@ def cautions(config: Config, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
     share, records = found[noisiest], [node.records for node in nodes]
     most, odds = share.noise or 0.0, _BESIDE_SIGNAL * share.signal
     if most > max(_MOST_OF_IT, odds / (odds + 1 - share.signal)) and share.without is not None:
-        remedy = (
-            "" if config.weights != "equal" else "; nodes.weights = 'records' would count it less"
-        )
+        remedy = "; nodes.weights = 'records' would count it less"
         said.append(
             f"{named(config, noisiest)} makes {most:.0%} of the noise in the mean over all "
             f"nodes and {share.signal:.1%} of what is learnt: without its {records[noisiest]:,} of "
             f"{sum(records):,} records that noise would be {share.without:.2g} times what it "
-            f"is{remedy}"
+            f"is{remedy if config.weights == 'equal' else ''}"
         )
     heaviest = max(nodes, key=lambda node: node.weight)
     curvature = _curvature(config)
@@ -177,17 +170,13 @@ def cautions(config: Config, nodes: Sequence[NodePlan]) -> tuple[str, ...]:
             + ("" if curvature is None else f", above 2 / L = {2 / curvature:.3g}")
             + ": a smaller algorithm.learning_rate may be needed"
         )
-    return (*said, *_single(config, [node.node for node in nodes if node.records == 1]))
-
-
-def _single(config: Config, nodes: Sequence[int]) -> tuple[str, ...]:
-    if not nodes:
-        return ()
-    more = f" and {len(nodes) - 1:,} more" if len(nodes) > 1 else ""
-    return (
-        f"{named(config, nodes[0])}{more}: a single record each, of which little is learnt beside "
-        "its noise: take fewer nodes, or parts that are less unequal (nodes.alpha)",
-    )
+    if single := [node.node for node in nodes if node.records == 1]:
+        more = f" and {len(single) - 1:,} more" if len(single) > 1 else ""
+        said.append(
+            f"{named(config, single[0])}{more}: a single record each, of which little is learnt "
+            "beside its noise: take fewer nodes, or parts that are less unequal (nodes.alpha)"
+        )
+    return tuple(said)
 
 
 def _curvature(config: Config) -> float | None:

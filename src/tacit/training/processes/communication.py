@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.communication.colours import Outgoing, Released, opened
 from tacit.communication.crew import Crew
 from tacit.communication.exchange import BetweenProcesses, Exchange, Graphs, InProcessExchange
-from tacit.communication.exchange.protocol import Active, everybody
+from tacit.communication.exchange.protocol import everybody
 from tacit.communication.marks import Gatherer
 from tacit.communication.masks import PairMasks
 from tacit.communication.pair_keys import agreed_pair_keys
@@ -79,7 +79,7 @@ class _ProcessCommunication:
 
     def __init__(self, job: Job, exchange: BetweenProcesses, gatherer: Gatherer) -> None:
         self.exchange: Exchange = exchange
-        self._mean, self.from_server = exchange.mean_of_all, exchange.from_server
+        self.mean, self.from_server = exchange.mean_of_all, exchange.from_server
         self._job, self._gatherer = job, gatherer
 
     def put(self, step: int, part: Outgoing[Part]) -> None:
@@ -97,9 +97,6 @@ class _ProcessCommunication:
 
     def finish(self) -> None:
         self._gatherer.finish()
-
-    def mean(self, models: Outgoing[Tensor]) -> Tensor:
-        return self._mean(models)
 
 
 @contextmanager
@@ -188,7 +185,7 @@ def local_exchange(job: Job) -> InProcessExchange:
         dtype=job.dtype,
         device=job.device,
         active=plan.release.active,
-        arrives=_arrives(job),
+        arrives=everybody if plan.faults is None else plan.faults.arrives,
         rounds=plan.rounds,
     )
 
@@ -202,10 +199,6 @@ def graphs_of(job: Job) -> Graphs:
         period=None if lossy else len(plan.mixing.weights),
         kind=plan.mixing.kind,
         active=plan.release.active,
-        arrives=_arrives(job),
+        arrives=everybody if plan.faults is None else plan.faults.arrives,
         rounds=plan.rounds,
     )
-
-
-def _arrives(job: Job) -> Active:
-    return everybody if job.plan.faults is None else job.plan.faults.arrives

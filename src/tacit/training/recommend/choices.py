@@ -64,14 +64,12 @@ def merged(given: Given, choices: Iterable[Proposal]) -> dict[str, dict[str, Any
     return sections
 
 
-_NOISE = ("guess", "noise_std", "epsilon_per_round")  # which set it in place of epsilon
-
-
 def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     """All but features, model, clip, rate and gossip rounds; `config` is `given`, with defaults."""
     row = config.algorithm.definition
     steps = given.get("train", {}).get("steps", STEPS)
-    delta = min(_USUAL_DELTA, _power_of_ten(0.1 / max(facts.records)))
+    below = math.floor(math.log10(0.1 / max(facts.records)))  # the largest power of ten
+    delta = min(_USUAL_DELTA, float(f"1e{below}"))
     choices = [
         Proposal("nodes", "count", facts.nodes, "as the data or the defaults have it"),
         Proposal("algorithm", "name", row.name, row.steps_along),
@@ -92,7 +90,8 @@ def first_choices(given: Given, config: Config, facts: Facts) -> list[Proposal]:
     if len(set(facts.records)) > 1:
         reason = "a small site adds as little noise as it teaches; 'equal' would let it drown all"
         choices.append(Proposal("nodes", "weights", "records", reason))
-    if not any(key in given.get("privacy", {}) for key in _NOISE):
+    # Those that set noise in place of epsilon.
+    if not given.get("privacy", {}).keys() & {"guess", "noise_std", "epsilon_per_round"}:
         reason = "the usual budget, of each node"
         choices.append(Proposal("privacy", "epsilon", config.privacy.epsilon, reason))
     if "momentum" in row.options.model_fields:
@@ -190,11 +189,11 @@ def conflicts(given: Given, config: Config, facts: Facts, noise: float) -> list[
             f"algorithm.learning_rate = {rate:g} is kept; with the other settings the rules would "
             f"set {wanted:g}"
         )
-    if clip is not None and clip > max(_LONG_CLIP * norm, path_of({}, config, facts, noise).clip):
+    usual = path_of({}, config, facts, noise).clip
+    if clip is not None and clip > max(_LONG_CLIP * norm, usual):
         told.append(
             f"algorithm.clip = {clip:g} is kept; it is long beside inputs of length "
-            f"{number_text(norm)}, and noise grows with it: the rules would set "
-            f"{path_of({}, config, facts, noise).clip:g}"
+            f"{number_text(norm)}, and noise grows with it: the rules would set {usual:g}"
         )
     if config.train.steps < _FEW_STEPS and "steps" in given.get("train", {}):
         told.append(
@@ -233,7 +232,3 @@ def task_choices(given: Given, facts: Facts) -> list[Proposal]:
         reason = "half of the public test records set the level of probabilities, at no cost"
         choices.append(Proposal("task", "calibrate", "public", reason))
     return _open(given, choices)
-
-
-def _power_of_ten(value: float) -> float:
-    return float(f"1e{math.floor(math.log10(value))}")

@@ -40,14 +40,8 @@ from tacit.report.documents.base import Document, dump
 from tacit.report.documents.metrics import Measurement, PrivateMeasurement, read_measurement
 from tacit.report.documents.run import NOT_THERE, ResultDocument
 
-SCHEMA, MODEL, NODES, RESULT, REPORT, KNOWN = (
-    "schema.toml",
-    "model.safetensors",
-    "nodes.safetensors",
-    "result.json",
-    "report.html",
-    "result-known",
-)
+SCHEMA, MODEL, NODES = "schema.toml", "model.safetensors", "nodes.safetensors"
+RESULT, REPORT, KNOWN = "result.json", "report.html", "result-known"
 
 
 @dataclass(frozen=True)
@@ -100,15 +94,18 @@ class RunFolder:
                 write_private(self.metrics, content)
         return rows
 
+    def write(self, name: str, content: bytes) -> None:
+        """A file, whole or not at all."""
+        with plain_errors("out", self.path / name):
+            write_private(self.path / name, content)
+
     def write_document(self, name: str, document: Document) -> None:
         """A JSON file, whole or not at all."""
-        with plain_errors("out", self.path / name):
-            write_private(self.path / name, dump(document).encode())
+        self.write(name, dump(document).encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """A safetensors file, whole or not at all."""
-        with plain_errors("out", self.path / name):
-            write_private(self.path / name, _safetensors(tensors))
+        self.write(name, _safetensors(tensors))
 
     def write_result(
         self, result: ResultDocument, models: Mapping[str, Mapping[str, Tensor]]
@@ -121,8 +118,7 @@ class RunFolder:
 
     def write_known(self) -> None:
         """Say that the models of this process and the result of the run were written."""
-        with plain_errors("out", self.path / KNOWN):
-            write_private(self.path / KNOWN, b"")
+        self.write(KNOWN, b"")
 
     def withdraw_result(self) -> None:
         """Remove the result of an earlier session: the run goes on, and will have spent more."""

@@ -65,7 +65,10 @@ class StatusWriter:
         self._thread.start()
 
     def follow(self, standing: Callable[[], Standing]) -> None:
-        """Show from now on where this says that the run stands; the thread calls it."""
+        """Show from now on where this says that the run stands.
+
+        It is called in the thread that writes; it looks, and changes nothing.
+        """
         self._standing, self._state = standing, "running"
 
     def end(self, state: ProcessState, last_error: str | None = None) -> None:
