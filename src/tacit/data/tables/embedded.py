@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tacit.data.tables.kinds import CategoryColumn, Column
 from tacit.gradients.inputs import InputPart, Packed
-from tacit.models.embedded import NUMBERS
+from tacit.models.architectures import NUMBERS
 
 
 def tables(columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:

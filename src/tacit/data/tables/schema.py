@@ -57,7 +57,7 @@ from tacit.errors import (
     nearest,
     plain_rule,
 )
-from tacit.models.embedded import NUMBERS
+from tacit.models.architectures import NUMBERS
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
