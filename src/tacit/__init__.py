@@ -76,36 +76,31 @@ __all__ = [
 ]
 
 # Loaded on first use, so that `tacit --help` and `tacit.privacy` need not wait for torch.
-_HOMES = {
-    "BudgetError": "errors",
-    "Claim": "training.run_folder.result",
-    "Config": "config",
-    "Dataset": "data",
-    "DivergenceError": "errors",
-    "Dropout": "gradients.dropout",
-    "InputError": "errors",
-    "LabelCounts": "analysis.label_counts",
-    "ManyRuns": "analysis.compare.comparison",
-    "NotPrivateWarning": "errors",
-    "PeerError": "errors",
-    "PrivateClient": "hosts.client",
-    "PrivateRecordsWarning": "errors",
-    "Result": "training.run_folder.result",
-    "Schema": "data",
-    "SteppedRun": "analysis.session",
-    "TacitClassifier": "estimators",
-    "TacitError": "errors",
-    "TacitRegressor": "estimators",
-    "TaskData": "data",
-    "fix": "models.fix",
-    "compare": "analysis.compare.comparison",
-    "count_labels": "analysis.label_counts",
-    "load_config": "config",
-    "load_model": "training.run_folder.predictor",
-    "plan": "cli.tables",
-    "prepare": "analysis.session",
-    "train": "training.api",
+_OFFERED = {
+    "analysis.compare.comparison": ("ManyRuns", "compare"),
+    "analysis.label_counts": ("LabelCounts", "count_labels"),
+    "analysis.session": ("SteppedRun", "prepare"),
+    "cli.tables": ("plan",),
+    "config": ("Config", "load_config"),
+    "data": ("Dataset", "Schema", "TaskData"),
+    "errors": (
+        "BudgetError",
+        "DivergenceError",
+        "InputError",
+        "NotPrivateWarning",
+        "PeerError",
+        "PrivateRecordsWarning",
+        "TacitError",
+    ),
+    "estimators": ("TacitClassifier", "TacitRegressor"),
+    "gradients.dropout": ("Dropout",),
+    "hosts.client": ("PrivateClient",),
+    "models.fix": ("fix",),
+    "training.api": ("train",),
+    "training.run_folder.predictor": ("load_model",),
+    "training.run_folder.result": ("Claim", "Result"),
 }
+_HOMES = {name: module for module, names in _OFFERED.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

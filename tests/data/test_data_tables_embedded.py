@@ -10,7 +10,7 @@ import torch
 import tacit
 from tacit.data.tables import Schema
 from tacit.errors import InputError
-from tacit.models.embedded import Embedded, tables_of
+from tacit.models.architectures import Embedded, tables_of
 
 CODES = [f"C{number:03}" for number in range(900)]
 COLUMN = {"kind": "category", "values": CODES, "unknown": "other", "embed": 8}

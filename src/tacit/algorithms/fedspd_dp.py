@@ -529,29 +529,25 @@ def _up(value: float) -> str:
 
 def _check_smoothness(setup: Setup) -> None:
     given = setup.options.smoothness
+
+    def refused(expected: str) -> InputError:
+        return InputError("algorithm.smoothness", given, expected)
+
     if setup.model not in ("logistic", "linear") or setup.loss != "logistic":
-        raise InputError(
-            "algorithm.smoothness",
-            given,
+        raise refused(
             "is for task.model = 'logistic' with task.loss = 'logistic' only: clipping keeps a "
             "loss convex and smooth where it is a function of one scalar product, and a mean over "
-            "views (task.augmentation) is none; leave it out",
+            "views (task.augmentation) is none; leave it out"
         )
     if input_bound(setup.options) is None:
-        raise InputError(
-            "algorithm.smoothness",
-            given,
-            "must be above 1/4: L is (B^2 + 1) / 4 for inputs up to a norm of B",
-        )
+        raise refused("must be above 1/4: L is (B^2 + 1) / 4 for inputs up to a norm of B")
     assert setup.input_bound is not None
     bound, least = Fraction(setup.input_bound), Fraction(given)
     if 4 * least < bound**2 + 1:
-        raise InputError(
-            "algorithm.smoothness",
-            given,
+        raise refused(
             f"must be at least (B^2 + 1) / 4 = {_up((setup.input_bound**2 + 1) / 4)} for "
             f"task.input_bound B = {setup.input_bound:g}: raise it, or lower the bound (without "
-            "one, inputs are scaled down to what this smoothness allows)",
+            "one, inputs are scaled down to what this smoothness allows)"
         )
 
 

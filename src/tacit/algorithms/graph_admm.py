@@ -165,11 +165,8 @@ def weights_of(options: GraphAdmmOptions, k: int) -> tuple[float, float]:
     growth: float = getattr(options, "penalty_growth", 1.0)
     dual_step: float | None = getattr(options, "dual_step", None)
     if math.log(options.penalty) + k * math.log(growth) > LARGEST:
-        raise InputError(
-            "algorithm.penalty_growth",
-            growth,
-            f"the penalty of step {k} would be above 1e38: choose a factor nearer to 1",
-        )
+        expected = f"the penalty of step {k} would be above 1e38: choose a factor nearer to 1"
+        raise InputError("algorithm.penalty_growth", growth, expected)
     return options.penalty * growth**k, options.penalty if dual_step is None else dual_step
 
 

@@ -47,6 +47,10 @@ class Slot:
         return stacked[:, self.start : self.stop].view(stacked.shape[0], *self.shape)
 
 
+Slots = tuple[Slot, Slot | None]
+"""Of a layer's weight, and of its bias if it has one."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """All slots of a module, in order."""
@@ -294,8 +298,7 @@ def _in_form(outer: Outer, as_matrix: bool) -> Contribution:
 
 
 def of_factors(
-    weight: Slot,
-    bias: Slot | None,
+    slots: Slots,
     inputs: Tensor,
     gradients: Tensor,
     norms: bool,
@@ -306,7 +309,7 @@ def of_factors(
     Positions are a record's own, of all its views. `norms`: whether norms will be asked for.
     `finish`: (outer products, whether as matrices) -> the gradients by the weight.
     """
-    positions = inputs.shape[3]
+    (weight, bias), positions = slots, inputs.shape[3]
     as_matrix = norms and materialise(positions, inputs.shape[4], gradients.shape[4])
     found = [finish(Outer(weight, inputs, gradients), as_matrix)]
     if bias is not None:

@@ -122,14 +122,7 @@ def pack(inputs: Mapping[str, Tensor] | Sequence[Tensor], where: str) -> tuple[T
 
 
 def with_inputs(module: nn.Module, packed: Packed | None) -> nn.Module:
-    """The same module, which now takes rows, and gives `forward` what its records were made of.
-
-    Named inputs go to arguments of these names, ordered ones to arguments in their order; a
-    `forward` that takes one argument alone gets the dictionary, or the tuple.
-
-    Raises:
-        InputError: on `task.model`, if `forward` takes them in neither way.
-    """
+    """The same module, which now takes rows: see `unpacking`."""
     if packed is not None:
         unpack = unpacking(module, packed)
         module.register_forward_pre_hook(
@@ -141,7 +134,10 @@ def with_inputs(module: nn.Module, packed: Packed | None) -> nn.Module:
 def unpacking(
     module: nn.Module, packed: Packed
 ) -> Callable[[Tensor], tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What makes of rows `[records, d]` the arguments of the module's `forward`, as `with_inputs`.
+    """What makes of rows `[records, d]` the arguments of the module's `forward`.
+
+    Named inputs go to arguments of these names, ordered ones to arguments in their order; a
+    `forward` that takes one argument alone gets the dictionary, or the tuple.
 
     Raises:
         InputError: on `task.model`, if `forward` takes them in no way.
@@ -229,11 +225,8 @@ def with_output(module: nn.Module, output: Output | None) -> nn.Module:
             name = getattr(output, "__name__", "output")
             raise InputError("task.output", name, f"it failed: {describe(error)}") from error
         if not isinstance(prediction, Tensor):
-            raise InputError(
-                "task.output",
-                type(prediction).__name__,
-                "the prediction must be one tensor with a row a record",
-            )
+            expected = "the prediction must be one tensor with a row a record"
+            raise InputError("task.output", type(prediction).__name__, expected)
         return prediction
 
     module.register_forward_hook(pick)

@@ -272,9 +272,9 @@ def scores(layer: LinearLayer, parameters: Tensor, inputs: Tensor) -> Tensor:
             found += bias.reshape(-1)
         return found.view(-1, nodes, outputs).transpose(0, 1)
     each, turned = records.expand(len(parameters), -1, -1), weights.transpose(1, 2)
-    return (
-        torch.bmm(each, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), each, turned)
-    )
+    if bias is None:
+        return torch.bmm(each, turned)
+    return torch.baddbmm(bias.unsqueeze(1), each, turned)
 
 
 def readable(values: Tensor, parameters: Tensor) -> Tensor:

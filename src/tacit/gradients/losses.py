@@ -159,11 +159,8 @@ def _check_cross_entropy(outputs: Tensor, targets: Tensor) -> None:
             f"cross-entropy needs [classes{places}]",
         )
     if targets.dtype != torch.int64 or (targets.ndim != 1 and not several):
-        raise InputError(
-            "task.dataset",
-            f"targets {_shape(targets)} of {targets.dtype}",
-            "cross-entropy needs one int64 class a record, of shape [records]",
-        )
+        expected = "cross-entropy needs one int64 class a record, of shape [records]"
+        raise InputError("task.dataset", f"targets {_shape(targets)} of {targets.dtype}", expected)
     classes = outputs.shape[axis]
     rule = f"the model has {classes} outputs, so classes must lie in 0..{classes - 1}"
     if classes <= 2:

@@ -273,8 +273,8 @@ def _tapping(
         return tapped
 
     def tapped_forward(layer: Layer, record: _Record) -> Callable[[Tensor], Tensor]:
-        weight = layer.weight.view(parameters)
-        bias = layer.bias.view(parameters) if layer.bias else None
+        weight, shift = layer.slots[0].view(parameters), layer.slots[1]
+        bias = None if shift is None else shift.view(parameters)
 
         def replacement(inputs: Tensor) -> Tensor:
             if record.kept is not None:
@@ -371,8 +371,7 @@ class TapsPath:
                     gradient = parameters.new_zeros(record.output_shape)
                 gradient = taken(gradient, layer.name, kind).view(record.output_shape)
                 kept = taken(record.kept, layer.name, kind)
-                own = layer.weight, layer.bias
-                parts += layer.kind.parts(*own, kept, gradient, nodes, rows, norms)
+                parts += layer.kind.parts(layer.slots, kept, gradient, nodes, rows, norms)
             for recurring, calls in zip(self.recurrent, products, strict=True):
                 parts += recurring.contributions(calls, nodes, count, norms, kind)
         return parts, losses.detach()

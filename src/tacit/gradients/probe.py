@@ -315,11 +315,8 @@ def refuse_module(module: nn.Module) -> None:
                 kind = type(child).__name__
                 raise InputError("task.model", f"{name} ({kind})" if name else kind, rule.instead)
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise InputError(
-            "task.model",
-            type(module).__name__,
-            "it has no trainable parameters; set requires_grad on those to be trained",
-        )
+        expected = "it has no trainable parameters; set requires_grad on those to be trained"
+        raise InputError("task.model", type(module).__name__, expected)
 
 
 def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
@@ -329,7 +326,10 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
     buffer, or does not return one finite tensor `[few, ...]`. The global generators are left as
     they were.
     """
-    kind = type(module).__name__
+
+    def refused(expected: str, where: str = type(module).__name__) -> InputError:
+        return InputError("task.model", where, expected)
+
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     devices = [inputs.device.index or 0] if inputs.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad():
@@ -341,51 +341,40 @@ def refuse_outputs(module: nn.Module, inputs: Tensor) -> Tensor:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(
-                "task.model",
-                kind,
+            raise refused(
                 f"it must accept the data, records of shape {list(inputs.shape[1:])} and type "
-                f"{inputs.dtype}; {describe(error)}",
+                f"{inputs.dtype}; {describe(error)}"
             ) from error
         drawn = any(
             not torch.equal(old, new)
             for old, new in zip(before, _generator_states(inputs.device), strict=True)
         )
     if drawn:
-        raise InputError(
-            "task.model",
-            kind,
+        raise refused(
             "its forward pass draws from torch's global generator, so a run could not be "
             "repeated; remove what is random in it, or use tacit.Dropout (of a Hugging Face model, "
-            "set the attention dropout in its configuration to 0)",
+            "set the attention dropout in its configuration to 0)"
         )
     for name, buffer in module.named_buffers():
         if name not in buffers or not _same(buffer, buffers[name]):
-            raise InputError(
-                "task.model",
-                f"{name} (buffer)",
+            raise refused(
                 "the forward pass changes this buffer, which would keep traces of private records "
                 "without noise; buffers must be constant",
+                f"{name} (buffer)",
             )
     if not isinstance(outputs, Tensor):
-        raise InputError(
-            "task.model",
-            kind,
+        raise refused(
             f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; it returned "
             f"a {described(outputs)}: say which part is the prediction, as output= in tacit.train "
-            "or task.output in the file",
+            "or task.output in the file"
         )
     if outputs.shape[:1] != inputs.shape[:1]:
-        raise InputError(
-            "task.model",
-            kind,
+        raise refused(
             f"it must return one tensor with a row a record, [{inputs.shape[0]}, ...]; "
-            f"it returned {list(outputs.shape)}",
+            f"it returned {list(outputs.shape)}"
         )
     if not bool(torch.isfinite(outputs).all()):
-        raise InputError(
-            "task.model", kind, "its output for the first records must be finite numbers"
-        )
+        raise refused("its output for the first records must be finite numbers")
     return outputs
 
 

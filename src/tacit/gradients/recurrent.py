@@ -254,8 +254,8 @@ class RecurrentLayer:
                 _positions([taken(each, self.name, dtype) for each in values], nodes, count)
                 for values in (inputs, gradients)
             )
-            weight, bias = self.slots[f"weight_{key}"], self.slots.get(f"bias_{key}")
-            result += of_factors(weight, bias, left, right, norms)
+            slots = self.slots[f"weight_{key}"], self.slots.get(f"bias_{key}")
+            result += of_factors(slots, left, right, norms)
         return result
 
 

@@ -529,11 +529,8 @@ def build(
             probe = probe_of(exact, loss, layout, inputs, targets, rows, packed)
         except Exception as error:
             hint = _OTHER_DTYPE if _of_types(error) else ""
-            raise InputError(
-                "task.model",
-                type(model).__name__,
-                f"one record alone must pass forward and backward; {describe(error)}{hint}",
-            ) from error
+            expected = f"one record alone must pass forward and backward; {describe(error)}{hint}"
+            raise InputError("task.model", type(model).__name__, expected) from error
         return working, exact, activations, probe
 
     in_dtype = False
@@ -676,11 +673,8 @@ def _choose(
     alone = FunctionalPath(exact, loss, layout)
     problem = disproof(alone, probe)
     if problem:
-        raise InputError(
-            "task.model",
-            type(original).__name__,
-            f"torch.func must be able to differentiate it one record at a time; {problem}",
-        )
+        expected = f"torch.func must be able to differentiate it one record at a time; {problem}"
+        raise InputError("task.model", type(original).__name__, expected)
     engine = FunctionalPath(working, loss, layout, precision)
     return _Choice("functional", reason, engine, alone, 2 * layout.size, channels_last=False)
 

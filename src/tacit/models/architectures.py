@@ -19,6 +19,8 @@ for ten classes. Batch normalisation, which mixes records and so can have no cli
 record, is replaced by group normalisation (Wu and He 2018, arXiv:1803.08494) with their 32 groups.
 It starts as torchvision's does: He normal in the fan-out for convolutions.
 
+`Embedded` takes categories beside numbers, each by an embedding of its own, for another model.
+
 `find_loss` finds the loss of a task: by name, or a user's own. `find_output` finds the part of a
 model's output that is the prediction.
 """
@@ -28,14 +30,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import unquote
 
 import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError, nearest
 from tacit.gradients import LOSSES, Loss, Output, loss_from_mean, picked, weighted
-from tacit.models.embedded import Embedded
 from tacit.models.imports import call_function, import_function
+
+NUMBERS = "numbers"
+"""What a record calls its numbers, beside the codes of its categories by their names."""
+
+_BEFORE = "of "  # else a column called `type` would be an attribute that every module has
 
 HIDDEN = 128
 """Width of the hidden layer of `mlp`."""
@@ -197,6 +204,40 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)
     )
+
+
+class Embedded(nn.Module):
+    """Looks codes up in tables `{name: (rows, width)}`, and gives all numbers to another model."""
+
+    def __init__(self, tables: Mapping[str, tuple[int, int]], model: nn.Module) -> None:
+        super().__init__()
+        self.tables = nn.ModuleDict(
+            {_key(name): nn.Embedding(*size) for name, size in tables.items()}
+        )
+        self.model = model
+
+    def forward(self, record: Mapping[str, Tensor]) -> Tensor:
+        """Outputs for numbers `[records, m]` and, by name, codes `[records]`."""
+        codes = {_key(name): values for name, values in record.items()}
+        rows = [table(codes[key]) for key, table in self.tables.items()]
+        outputs: Tensor = self.model(torch.cat([record[NUMBERS], *rows], dim=1))
+        return outputs
+
+
+def tables_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """The tables of such a model, by its state."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, values in tensors.items():
+        if name.startswith(f"tables.{_BEFORE}") and values.ndim == 2:
+            rows, width = values.shape
+            key = name.removeprefix(f"tables.{_BEFORE}").removesuffix(".weight")
+            found[unquote(key)] = rows, width
+    return found
+
+
+def _key(name: str) -> str:
+    """The name of a column as that of a module, which has no dots."""
+    return _BEFORE + name.replace("%", "%25").replace(".", "%2E")
 
 
 MODELS: dict[str, Factory] = {

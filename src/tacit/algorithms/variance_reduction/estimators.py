@@ -221,17 +221,11 @@ def check_differences(setup: Setup) -> tuple[str, ...]:
     table = private and isinstance(options, TableOptions)
     if table and options.table_batch is not None:
         if options.clip_difference is not None:
-            raise InputError(
-                "algorithm.clip_difference",
-                options.clip_difference,
-                "clips single records' differences: leave algorithm.table_batch out",
-            )
+            expected = "clips single records' differences: leave algorithm.table_batch out"
+            raise InputError("algorithm.clip_difference", options.clip_difference, expected)
         if setup.sampling == "fixed":
-            raise InputError(
-                "algorithm.table_batch",
-                options.table_batch,
-                "draws mini-batches by coins: use train.sampling = 'poisson'",
-            )
+            expected = "draws mini-batches by coins: use train.sampling = 'poisson'"
+            raise InputError("algorithm.table_batch", options.table_batch, expected)
         return (
             "a table over mini-batches is bounded without amplification by sampling: a table over "
             "records, or state = 'public' where there is one, may need far less noise",

@@ -57,7 +57,7 @@ from tacit.errors import (
     plain_rule,
 )
 from tacit.gradients.inputs import InputPart, Packed
-from tacit.models.embedded import NUMBERS
+from tacit.models.architectures import NUMBERS
 
 ENDING = ".schema.toml"
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")

@@ -53,7 +53,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, of_factors
+from tacit.gradients.contributions import Contribution, Dense, Outer, Sizes, Slot, Slots, of_factors
 from tacit.gradients.layers import processor
 from tacit.gradients.precision import operands, widened
 
@@ -294,17 +294,10 @@ class Geometry:
         return images
 
     def parts(
-        self,
-        weight: Slot,
-        bias: Slot | None,
-        kept: Tensor,
-        gradients: Tensor,
-        nodes: int,
-        views: int,
-        norms: bool,
+        self, slots: Slots, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
     ) -> list[Contribution]:
         factors = self.factors(kept, gradients, nodes, views)
-        return of_factors(weight, bias, *factors, norms, self.contribution)
+        return of_factors(slots, *factors, norms, self.contribution)
 
     def contribution(self, outer: Outer, as_matrix: bool) -> Contribution:
         """The gradients by the kernels, from factors whose patches are those of `columns`."""

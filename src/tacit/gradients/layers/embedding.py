@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.errors import InputError
-from tacit.gradients.contributions import Contribution, Dense, Sizes, Slot, square_bounds
+from tacit.gradients.contributions import Contribution, Dense, Sizes, Slots, square_bounds
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,7 @@ class Embedding:
         return outputs, tuple(outputs.shape), ids
 
     def parts(
-        self,
-        weight: Slot,
-        bias: Slot | None,
-        kept: Tensor,
-        gradients: Tensor,
-        nodes: int,
-        views: int,
-        norms: bool,
+        self, slots: Slots, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
     ) -> list[Contribution]:
         records, places = kept.shape[0], math.prod(kept.shape[1:])
         ids = kept.long().reshape(records, places)
@@ -151,7 +144,7 @@ class Embedding:
         ids, rows = ids.reshape(shape), rows.reshape(*shape, rows.shape[2])
         if norms:
             ids, rows = merged(ids, rows)
-        return [Lookup(weight, ids, rows)]
+        return [Lookup(slots[0], ids, rows)]
 
 
 def embedding_of(module: nn.Embedding) -> Embedding:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.gradients.contributions import Contribution, Dense, Slot
+from tacit.gradients.contributions import Contribution, Dense, Slots
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,13 @@ class Normalisation:
         return outputs, tuple(inputs.shape), normalised.detach()
 
     def parts(
-        self,
-        weight: Slot,
-        bias: Slot | None,
-        kept: Tensor,
-        gradients: Tensor,
-        nodes: int,
-        views: int,
-        norms: bool,
+        self, slots: Slots, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
     ) -> list[Contribution]:
         """Both gradients are small, so always as they are; overwrites what is kept.
 
         Autograd has no use for that after a backward pass.
         """
+        weight, bias = slots
         by_weight = self._summed(kept.mul_(gradients), nodes, views)
         found: list[Contribution] = [Dense(weight, by_weight)]
         if bias is not None:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from tacit.gradients.contributions import Contribution, Layout, Slot, of_factors
+from tacit.gradients.contributions import Contribution, Layout, Slots, of_factors
 from tacit.gradients.layers.convolution import geometry_of
 from tacit.gradients.layers.embedding import bag_of, embedding_of
 from tacit.gradients.layers.normalisation import (
@@ -56,14 +56,7 @@ class Kind(Protocol):
         """
 
     def parts(
-        self,
-        weight: Slot,
-        bias: Slot | None,
-        kept: Tensor,
-        gradients: Tensor,
-        nodes: int,
-        views: int,
-        norms: bool,
+        self, slots: Slots, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
     ) -> list[Contribution]:
         """The gradients by weight and bias, from what `forward` kept and those by the output.
 
@@ -77,8 +70,7 @@ class Layer:
     """One tapped leaf module: its path in the module, and where its parameters lie."""
 
     name: str
-    weight: Slot
-    bias: Slot | None
+    slots: Slots
     kind: Kind
 
 
@@ -101,7 +93,7 @@ def describe(
     found = kind(module, channels_last, rectified)
     if isinstance(found, str):
         return f"{name or 'the model'} {found}"
-    return Layer(name, slots[prefix + "weight"], own.get("bias"), found)
+    return Layer(name, (slots[prefix + "weight"], own.get("bias")), found)
 
 
 class Linear:
@@ -119,20 +111,13 @@ class Linear:
         return outputs, (*inputs.shape[:-1], outputs.shape[-1]), inputs.detach()
 
     def parts(
-        self,
-        weight: Slot,
-        bias: Slot | None,
-        kept: Tensor,
-        gradients: Tensor,
-        nodes: int,
-        views: int,
-        norms: bool,
+        self, slots: Slots, kept: Tensor, gradients: Tensor, nodes: int, views: int, norms: bool
     ) -> list[Contribution]:
         records = len(kept) // (nodes * views)
         left, right = (
             each.reshape(nodes, records, 1, -1, each.shape[-1]) for each in (kept, gradients)
         )
-        return of_factors(weight, bias, left, right, norms)
+        return of_factors(slots, left, right, norms)
 
 
 # Of a module, whether images may lie channels last, and whether negative inputs count as zero.

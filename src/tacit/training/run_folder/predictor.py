@@ -29,8 +29,7 @@ from tacit.features.maps import WithFeatures, known_features
 from tacit.gradients import with_output
 from tacit.gradients.inputs import Packed, pack, unpacking
 from tacit.models import architectures as models
-from tacit.models.architectures import find_output
-from tacit.models.embedded import tables_of
+from tacit.models.architectures import find_output, tables_of
 from tacit.models.probabilities import log_shares
 from tacit.report.documents.run import LET_IT_END, ModelShape, ResultDocument, read_result
 from tacit.training.job import DTYPES, bounded
