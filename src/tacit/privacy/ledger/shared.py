@@ -29,7 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -40,14 +40,7 @@ from numpy.typing import NDArray
 from tacit.base.private_files import make_private_folder, new_private_file
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, make_key
-from tacit.privacy.ledger.ledger import (
-    Closing,
-    DataAccount,
-    Interval,
-    Ledger,
-    Snapshot,
-    read_ledger,
-)
+from tacit.privacy.ledger.ledger import DataAccount, Interval, Ledger, Snapshot, read_ledger
 
 _WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
 _PAUSE = 0.02
@@ -215,7 +208,7 @@ def folder_key(folder: Path) -> LedgerKey:
     return make_key(folder)
 
 
-class SharedLedgers(Closing):
+class SharedLedgers(AbstractContextManager["SharedLedgers"]):
     """The ledgers of the sources of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and reserves nothing.
@@ -393,6 +386,9 @@ class SharedLedgers(Closing):
     def close(self) -> None:
         """Close the files and release their locks; closing twice is harmless."""
         self._stack.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _check_free(
