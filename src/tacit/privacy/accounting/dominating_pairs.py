@@ -427,8 +427,7 @@ class Design:
 
 @lru_cache(maxsize=2048)
 def design(step: Step, reverse: bool, tilt: float, reach: float) -> Design:
-    """The design of the cells of a step (P, Q), for (Q, P) in `reverse`, which cover `reach`
-    deviations.
+    """The design of the cells of a step, or of its `reverse`, that cover `reach` deviations.
 
     Masses are weighed by e^(theta loss), theta the `tilt`, and by e^(theta loss / 2): where one
     large loss decides, what matters lies between the bulk and what theta points to.

@@ -212,26 +212,18 @@ class SharedLedgers(AbstractContextManager["SharedLedgers"]):
     """The ledgers of the sources of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and reserves nothing.
-
-    Attributes:
-        folder: where they lie.
-        apart: as in `open`.
-        unit: likewise.
-        accounts: of each source, the one that this process writes.
-        nodes: of this process whose records are of each source.
-        snapshots: what the files of each source said at the start.
-        strangers: nodes that may not take part.
     """
 
     def __init__(self, folder: Path) -> None:
         """Draw on nothing; see `open`."""
-        self.folder = folder
-        self.apart = True
-        self.unit = "record"
+        self.folder = folder  # where they lie
+        self.apart, self.unit = True, "record"  # as in `open`
+        # Of each source: the account that this process writes, the nodes of this process whose
+        # records are of it, and what its files said at the start.
         self.accounts: Mapping[str, DataAccount] = {}
         self.nodes: Mapping[str, tuple[int, ...]] = {}
         self.snapshots: Mapping[str, Sequence[Snapshot]] = {}
-        self.strangers: Sequence[Strangers] = ()
+        self.strangers: Sequence[Strangers] = ()  # nodes that may not take part
         self._new: Mapping[str, NDArray[np.uint64]] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
@@ -475,11 +467,8 @@ def _agreed(
             raise InputError(f"privacy.ledger_{key}", sorted(asked, key=str), expected)
         (value,) = asked
         # Processes of one run that made their files at once may have had different ones.
-        kept = {
-            "epsilon": [a.epsilon_budget for a in accounts],
-            "delta": [a.delta for a in accounts],
-        }
-        least = min(kept[key], default=value)
+        field = "epsilon_budget" if key == "epsilon" else key
+        least = min((getattr(account, field) for account in accounts), default=value)
         if value is not None and value != least:
             expected = (
                 f"the budget of {source!r} in {folder} was set to {least!r} when it was made: "

@@ -252,7 +252,8 @@ def _fits(where: str, value: int, bits: int) -> int:
 def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
     """The first bytes of the AES-CTR keystream of `key` from the 128-bit block `counter` on.
 
-    As NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros: `[count_bytes]`.
+    As NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros: `[count_bytes]`. The key
+    has 16, 24 or 32 bytes, and the counter is big-endian.
     """
     buffer = np.empty(count_bytes + BLOCK_BYTES, np.uint8)
     encryptor(key, counter).update_into(bytes(count_bytes), buffer.data)

@@ -155,8 +155,7 @@ def check_size(what: str, size: float) -> None:
 def check_total(
     total: Tensor, nodes: Sequence[int], sizes: Sequence[float], size_word: str
 ) -> None:
-    """Raise InputError on a total that is not `[nodes, d]` of float32 or float64, with a size a
-    row.
+    """Raise InputError unless a total is `[nodes, d]`, float32 or float64, with a noise size a row.
 
     Sizes are standard deviations or scales: `size_word` says which, for the message.
     """

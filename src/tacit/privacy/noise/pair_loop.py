@@ -68,17 +68,10 @@ def draw_rows(
 ) -> Tensor:
     """Twice the sums of the numbers of pairs, `[rows, columns]`, on all threads of PyTorch.
 
-    Beside the result it holds some megabytes a thread, however many pairs there are.
-
-    Args:
-        keys: of the pairs, by their places.
-        ends: of each place that is drawn, the row to which its numbers are added and that from
-            which they are subtracted; -1 where an end is elsewhere.
-        rows: how many.
-        columns: of each.
-        counter: the first block of the keystreams.
-        table: of the numbers.
-        dtype: int16 or int32, which holds all sums.
+    Beside the result it holds some megabytes a thread, however many pairs there are. The keys are
+    those of the pairs, by their places; `ends` has of each place that is drawn the row to which its
+    numbers are added and that from which they are subtracted, -1 where an end is elsewhere.
+    `counter` is the first block of the keystreams, and `dtype`, int16 or int32, holds all sums.
     """
     for place in ends:
         keys.check(place)

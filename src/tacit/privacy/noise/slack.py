@@ -87,15 +87,10 @@ def slack(draws: int, delta: float) -> Slack:
 def with_slack(epsilon_at: Callable[[float], float], draws: int, delta: float) -> float:
     """Epsilon at `delta` of what runs in finite arithmetic: an upper bound that holds.
 
-    A share of delta, a millionth where that is enough, pays for the arithmetic.
-
-    Args:
-        epsilon_at: the ideal mechanism's epsilon at a delta, an upper bound.
-        draws: noised values of one node in all steps, d times K.
-        delta: in (0, 1).
-
-    Returns:
-        The bound; infinity where the ideal epsilon is above 300, for which none is proved.
+    A share of delta, a millionth where that is enough, pays for the arithmetic. `epsilon_at` is an
+    upper bound of the ideal mechanism's epsilon at a delta; `draws` are the noised values of one
+    node in all steps, d times K. Infinite where the ideal epsilon is above 300, for which none is
+    proved.
 
     Raises:
         InputError: `draws` is not in 0 .. 2^60.
