@@ -200,7 +200,7 @@ def test_hardly_a_value_is_left_to_care():
     scale = np.array([std / spacing(std)])
     count = fast.noise_rows(
         row,
-        np.empty((0, 0), np.int32),
+        None,
         drawn,
         np.array([spacing(std)]),
         scale,

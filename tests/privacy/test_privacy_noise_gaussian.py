@@ -21,7 +21,6 @@ from tacit.privacy.noise.lattice import Offsets
 
 KEYS = seeded_keys(77, range(8))
 DTYPES = [torch.float32, torch.float64]
-NONE = np.empty((0, 0), np.int32)
 TOP, TOP_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -53,7 +52,7 @@ def carefully(total, std, *, node=0, step=0, offsets=None):
     room.count = len(total)
     room.left = np.stack([np.zeros(len(total), np.int64), np.arange(len(total))], axis=1)
     room.left_words = np.stack([drawn.word, drawn.angle], axis=1)
-    added = NONE if offsets is None else offsets.points.numpy()
+    added = None if offsets is None else offsets.points.numpy()
     gaussian._settle(rows.numpy(), added, gaussian._Lattice.of([std], offsets), source, room)
     return rows[0]
 

@@ -218,11 +218,8 @@ def _enumerated(
 ) -> NDArray[np.float64]:
     """The least conductance of every member, over all sets of so many others: `[groups, members]`.
 
-    Args:
-        ground: conductance of each node to the ground, `[nodes]`.
-        weights: conductance between nodes, `[nodes, nodes]`.
-        members: nodes that are there together, `[groups, members]`.
-        colluding: how many of them collude.
+    `ground` `[nodes]` and `weights` `[nodes, nodes]` are conductances to the ground and between
+    nodes, `members` `[groups, members]` nodes that are there together, of whom so many collude.
     """
     groups, count = members.shape
     honest = np.array(list(combinations(range(count), count - colluding)), np.intp)
@@ -233,16 +230,11 @@ def _enumerated(
         places = honest[choice]
         nodes = members[group[:, None], places]
         within = weights[nodes[:, :, None], nodes[:, None, :]]
-        np.maximum.at(worst, (group[:, None], places), _resistances(ground[nodes], within))
+        resistances = np.zeros(nodes.shape)
+        for k, (current, conductance) in enumerate(_eliminations(ground[nodes], within)):
+            resistances[:, : k + 1] += current**2 / conductance
+        np.maximum.at(worst, (group[:, None], places), resistances)
     return 1.0 / worst
-
-
-def _resistances(ground: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Resistance between each node and the ground in some networks: `[networks, nodes]`."""
-    resistances = np.zeros(ground.shape)
-    for k, (current, total) in enumerate(_eliminations(ground, weights)):
-        resistances[:, : k + 1] += current**2 / total
-    return resistances
 
 
 def _eliminations(
@@ -250,13 +242,12 @@ def _eliminations(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """What each node k passes on when it is eliminated, and its conductance to all others then.
 
+    Conductances to the ground, `[networks, nodes]`, and between nodes, `[networks, nodes, nodes]`,
+    are changed.
+
     Yields:
         Of a unit current into each of the nodes up to k, what node k passes on,
         `[networks, k + 1]`; and the conductance, `[networks, 1]`.
-
-    Args:
-        ground: conductance to the ground, `[networks, nodes]`; changed.
-        weights: conductance between nodes, `[networks, nodes, nodes]`; changed.
     """
     networks, count = ground.shape
     # Of a unit current into node i, what node k passes on when it is eliminated: [.., k, i].

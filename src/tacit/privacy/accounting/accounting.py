@@ -136,6 +136,7 @@ def _numbers(name: str, values: Any) -> Any:
 
 
 @vectorised
+@lru_cache(maxsize=256)
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     """An epsilon that holds for the mechanism at `delta`: an upper bound, never an estimate.
 
@@ -143,7 +144,9 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     numbers are broadcast to an array of answers, here and in the other questions.
     """
     _check_delta(delta)
-    return _epsilon(mechanism, delta)
+    ideal = partial(_method(mechanism).epsilon, mechanism)
+    values = mechanism.released_values()
+    return with_slack(ideal, values, delta) if values else ideal(delta)
 
 
 @vectorised
@@ -229,19 +232,18 @@ def rough_epsilon(mechanism: Mechanism, *, delta: float) -> float:
         return 0.0
     if _lost(parts) >= delta:
         return epsilon(mechanism, delta=delta)
-    return min(_about(parts, math.log(delta)), pure_epsilon(parts))
+    log_delta, largest = math.log(delta), 0.0
+    for reverse in _directions(parts):
+        loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
+        most = loss_survey.epsilon(log_delta)
+        if most > largest:
+            largest = max(largest, _roughly(parts, reverse, loss_survey, most, log_delta))
+    return min(largest, pure_epsilon(parts))
 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise InputError("delta", delta, "must lie strictly between 0 and 1")
-
-
-@lru_cache(maxsize=256)
-def _epsilon(mechanism: Mechanism, delta: float) -> float:
-    ideal = partial(_method(mechanism).epsilon, mechanism)
-    values = mechanism.released_values()
-    return with_slack(ideal, values, delta) if values else ideal(delta)
 
 
 @dataclass(frozen=True)
@@ -544,18 +546,6 @@ def _epsilon_bound(
         finer *= min(64.0, max(1.0, 2 * bent / _BENT))
         guess = max(value, 0.01 / at.line.tilt)
     return value
-
-
-def _about(parts: tuple[Part, ...], log_delta: float) -> float:
-    """About what epsilon is at delta, within some percent: no bound."""
-    directions = (False,) if _is_symmetric(parts) else (False, True)
-    largest = 0.0
-    for reverse in directions:
-        loss_survey = survey(parts, reverse, reach_for(log_delta, steps_of(parts)))
-        most = loss_survey.epsilon(log_delta)
-        if most > largest:
-            largest = max(largest, _roughly(parts, reverse, loss_survey, most, log_delta))
-    return largest
 
 
 def _roughly(

@@ -153,9 +153,8 @@ def sums_square(mechanism: RandomAllocationGaussian) -> float:
 def likelihood_ratios(levels: EpochLevels, steps: int) -> Ratios:
     """A law that dominates the likelihood ratio of an epoch, in both directions.
 
-    Args:
-        levels: 1 / z of the steps that are released, in (0, `STEEPEST`], each with how many.
-        steps: t, of the whole epoch, of which others may not be released.
+    `levels` are in (0, `STEEPEST`]; `steps` is t, of the whole epoch, of which others may not be
+    released.
     """
     released = sum(count for _, count in levels)
     total = reduce(

@@ -265,10 +265,7 @@ def _lines(profile: Profile, trials: Trials) -> _Segments:
 
 
 def winner_delta(profile: Profile, trials: Trials, epsilon: float) -> float:
-    """Delta of the winner at `epsilon`: an upper bound.
-
-    The profile is that of one trial, and epsilon is 0 or more.
-    """
+    """Delta of the winner at `epsilon` of 0 or more, of one trial's profile: an upper bound."""
     return _bound(profile, _lines(profile, trials), epsilon)
 
 
@@ -288,9 +285,9 @@ def _bound(profile: Profile, lines: _Segments, epsilon: float) -> float:
 
 
 def winner_epsilon(profile: Profile, trials: Trials, delta: float) -> float:
-    """Epsilon of the winner at `delta`: an upper bound; infinite where none is proved.
+    """Epsilon of the winner at `delta`, of one trial's profile: an upper bound.
 
-    The profile is that of one trial, and delta lies in (0, 1).
+    Infinite where none is proved.
     """
     lines = _lines(profile, trials)
     if _bound(profile, lines, 0.0) <= delta:

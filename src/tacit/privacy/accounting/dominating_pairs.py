@@ -26,12 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf, logsumexp, ndtr
 
-from tacit.privacy.accounting.allocation import (
-    Ratios,
-    epoch_levels,
-    likelihood_ratios,
-    sums_square,
-)
+from tacit.privacy.accounting.allocation import Ratios, epoch_levels, likelihood_ratios, sums_square
 from tacit.privacy.accounting.gaussian import Array
 from tacit.privacy.accounting.listed import ListPart, listed
 from tacit.privacy.accounting.private_state import worst_means
@@ -64,14 +59,14 @@ class Binned:
     losses: Array  # log(dP/dQ) at the ends of the cells, `[cells + 1]`
     p: Array  # masses of P where the loss lies below, between and above them, `[cells + 2]`
     q: Array  # masses of Q likewise
-    # Nothing lies beyond the outermost losses: what is below has the lowest loss itself, what is
-    # above the highest.
-    bounded: bool
-    middle: float  # mass of P (and of Q) at a loss of 0 beside the cells
-    mirrored: bool  # the cells' mirror image belongs to the pair as well, with P and Q swapped
     p_error: Array  # what rounding may have moved in each mass, in units of roundoff, `[cells + 2]`
     q_error: Array  # likewise
     size: float  # what a loss was formed of, whose rounding it may carry
+    # Nothing lies beyond the outermost losses: what is below has the lowest loss itself, what is
+    # above the highest.
+    bounded: bool = False
+    middle: float = 0.0  # mass of P (and of Q) at a loss of 0 beside the cells
+    mirrored: bool = False  # the cells' mirror image belongs to it as well, with P and Q swapped
 
     @property
     def reverse(self) -> Binned:
@@ -206,19 +201,11 @@ class NormalStep:
             middle = max(0.0, float(p[0]) - float(q[1:].sum()))
             p[0] = 0.0
             q = np.append(0.0, q[1:])
-        size = self.distance
         reach = max(abs(float(edges[0])), abs(float(edges[-1])))
-        return Binned(
-            losses,
-            p,
-            q,
-            bounded=False,
-            middle=middle,
-            mirrored=self.symmetric,
-            p_error=p_error,
-            q_error=q_error,
-            size=size * (reach + size) * (1 if self.rows == 1 else 8 * (self.rows + 10)),
-        )
+        size = self.distance * (reach + self.distance)
+        size *= 1 if self.rows == 1 else 8 * (self.rows + 10)
+        binned = Binned(losses, p, q, p_error, q_error, size)
+        return replace(binned, middle=middle, mirrored=self.symmetric)
 
     def _mixture(self, edges: Array, sign: float) -> tuple[Array, Array]:
         """Masses of P, or of its mirror image, between outputs, and their errors: `[cells + 2]`."""
@@ -286,17 +273,7 @@ class LaplaceStep:
         moved = np.concatenate((ends[1], np.exp(edges[1:] - shift) * width, ends[0]))
         p = (1 - rate) * q + rate * moved
         losses = np.maximum.accumulate(self.loss(edges))
-        return Binned(
-            losses,
-            p,
-            q,
-            bounded=True,
-            middle=0.0,
-            mirrored=False,
-            p_error=16 * p,
-            q_error=16 * q,
-            size=shift,
-        )
+        return Binned(losses, p, q, 16 * p, 16 * q, size=shift, bounded=True)
 
 
 @dataclass(frozen=True)
@@ -373,17 +350,8 @@ class AllocationStep:
         # A word modulo t draws no step by more than t / 2^64 likelier, or less likely, than 1 / t.
         uneven = self.steps * 2.0**-11
         size = float(np.abs(at[[0, -1]]).max()) + 4 + uneven
-        return Binned(
-            ends,
-            p,
-            q,
-            bounded=False,
-            middle=0.0,
-            mirrored=False,
-            p_error=(len(at) + 16 + uneven) * p,
-            q_error=(len(at) + 16) * q,
-            size=size,
-        )
+        errors = (len(at) + 16 + uneven) * p, (len(at) + 16) * q
+        return Binned(ends, p, q, *errors, size)
 
 
 Step = NormalStep | LaplaceStep | AllocationStep
@@ -459,14 +427,10 @@ class Design:
 
 @lru_cache(maxsize=2048)
 def design(step: Step, reverse: bool, tilt: float, reach: float) -> Design:
-    """The design of the cells of a step.
+    """The design of the cells of a step, or of its `reverse`, that cover `reach` deviations.
 
-    Args:
-        step: the pair.
-        reverse: for (Q, P).
-        tilt: theta; masses are weighed by e^(theta loss), and by e^(theta loss / 2): where one
-            large loss decides, what matters lies between the bulk and what theta points to.
-        reach: standard deviations that the cells must cover.
+    Masses are weighed by e^(theta loss), theta the `tilt`, and by e^(theta loss / 2): where one
+    large loss decides, what matters lies between the bulk and what theta points to.
     """
     low, high = step.interval(reach)
     coarse = min(_COARSE + math.ceil(_MORE * (high - low)), _MOST)
@@ -500,10 +464,7 @@ _LARGEST = 1e152  # of a level: its square is a number
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Different levels of one kind of step: `values` `[levels]`, ascending and positive.
-
-    `counts` `[levels]` are the numbers of steps of each.
-    """
+    """Different levels of one kind of step, ascending and positive, with numbers of steps."""
 
     values: Array
     counts: NDArray[np.int64]
@@ -526,37 +487,31 @@ class Levels:
         multiples = np.round(self.values / grain)
         multiples += np.where(multiples * grain < self.values, 1.0, 0.0) if up else 0.0
         multiples -= np.where(multiples * grain > self.values, 1.0, 0.0) if not up else 0.0
-        points, index = np.unique(multiples * grain, return_inverse=True)
+        return self.moved(multiples * grain)
+
+    def moved(self, values: Array) -> Levels:
+        """The levels at other values, of which some may be equal."""
+        points, index = np.unique(values, return_inverse=True)
         return Levels(points, np.bincount(index, self.counts).astype(np.int64))
 
 
 @dataclass(frozen=True)
 class GaussianPart:
-    """Gaussian steps on every record: together one of parameter mu, losses N(mu^2/2, mu^2).
-
-    `square` is mu^2.
-    """
+    """Gaussian steps on every record: together one of mu^2 = `square`, losses N(mu^2/2, mu^2)."""
 
     square: float
 
 
 @dataclass(frozen=True, eq=False)
 class LaplacePart:
-    """Laplace steps on every record.
-
-    Levels are shifts (l1 bound over scale), each with its number of steps.
-    """
+    """Laplace steps on every record, whose levels are shifts (l1 bound over scale)."""
 
     levels: Levels
 
 
 @dataclass(frozen=True, eq=False)
 class StepsPart:
-    """Steps whose losses are put into cells.
-
-    `unit` is the step at level 1. Levels are what its means are multiplied by, each with its number
-    of steps.
-    """
+    """Steps whose losses are put into cells; levels are what means of `unit` are multiplied by."""
 
     unit: Step
     levels: Levels
@@ -564,10 +519,7 @@ class StepsPart:
 
 @dataclass(frozen=True, eq=False)
 class MixedPart:
-    """Rounds in which something is released with a chance, which is seen; else nothing is.
-
-    `share` is the chance, in (0, 1], that `inner` is released in a round.
-    """
+    """Rounds in which `inner` is released with a chance, `share`, which is seen; or nothing."""
 
     inner: tuple[Part, ...]
     share: float
@@ -589,10 +541,15 @@ def _levels(mechanism: Any, upper: bool, sensitivity: float = 1.0) -> Levels:
     return Levels(np.minimum(values, _LARGEST)[::-1], counts[::-1])
 
 
-def _gaussian(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    sensitivity = 2.0 if mechanism.relation == REPLACE_ONE else 1.0
-    levels = _levels(mechanism, upper, sensitivity)
+def _gaussian(mechanism: Any, upper: bool, sensitivity: float | None = None) -> tuple[Part, ...]:
+    """Of the relation's sensitivity, if no other is given."""
+    moved = _sensitivity(mechanism) if sensitivity is None else sensitivity
+    levels = _levels(mechanism, upper, moved)
     return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
+
+
+def _sensitivity(mechanism: Any) -> float:
+    return 2.0 if mechanism.relation == REPLACE_ONE else 1.0
 
 
 def _sampled_gaussian(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -613,11 +570,7 @@ def _fixed_batch(mechanism: Any, upper: bool) -> tuple[Part, ...]:
 
 def _laplace(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     if mechanism.rate == 1:
-        return (
-            LaplacePart(
-                _levels(mechanism, upper, 2.0 if mechanism.relation == REPLACE_ONE else 1.0)
-            ),
-        )
+        return (LaplacePart(_levels(mechanism, upper, _sensitivity(mechanism))),)
     return (StepsPart(LaplaceStep(mechanism.rate, 1.0), _levels(mechanism, upper)),)
 
 
@@ -625,15 +578,9 @@ def _private_state(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     """Theorem A's pair (`private_state`), which constant shifts attain."""
     opposite = worst_means(mechanism)[1][1]
     if mechanism.rate == 1 or mechanism.undrawn_norm == mechanism.drawn_norm:
-        distance = mechanism.drawn_norm - opposite
-        levels = _levels(mechanism, upper, distance)
-        return (GaussianPart(float((levels.values**2 * levels.counts).sum())),)
-    unit = NormalStep(
-        mechanism.rate,
-        mechanism.drawn_norm,
-        undrawn_mean=mechanism.undrawn_norm,
-        opposite=opposite,
-    )
+        return _gaussian(mechanism, upper, mechanism.drawn_norm - opposite)
+    drawn, undrawn = mechanism.drawn_norm, mechanism.undrawn_norm
+    unit = NormalStep(mechanism.rate, drawn, undrawn_mean=undrawn, opposite=opposite)
     return (StepsPart(unit, _levels(mechanism, upper)),)
 
 
@@ -645,16 +592,12 @@ def _allocation(mechanism: Any, upper: bool) -> tuple[Part, ...]:
     if not upper:
         return (GaussianPart(sums_square(mechanism)),)
     charged, square = epoch_levels(mechanism)
+    t, one = mechanism.epoch_steps, np.ones(1)
     parts: list[Part] = [
-        StepsPart(
-            AllocationStep(levels, mechanism.epoch_steps),
-            Levels(np.ones(1), np.asarray([count])),
-        )
+        StepsPart(AllocationStep(levels, t), Levels(one, np.asarray([count])))
         for levels, count in charged.items()
     ]
-    if square:
-        parts.append(GaussianPart(square))
-    return tuple(parts)
+    return (*parts, GaussianPart(square)) if square else tuple(parts)
 
 
 def _composed(mechanism: Any, upper: bool) -> tuple[Part, ...]:
@@ -669,11 +612,6 @@ def _known(mechanisms: Sequence[KnownRelease], upper: bool) -> tuple[Part, ...]:
     return (listed(tuple(mechanisms)) if upper else GaussianPart(0.0),)
 
 
-def _client_sampling(mechanism: Any, upper: bool) -> tuple[Part, ...]:
-    inner = parts_of(mechanism.participation, upper=upper)
-    return (MixedPart(inner, mechanism.rate, mechanism.rounds),)
-
-
 _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     Gaussian: _gaussian,
     SampledGaussian: _sampled_gaussian,
@@ -684,7 +622,9 @@ _PARTS: Mapping[type[Mechanism], Callable[[Any, bool], tuple[Part, ...]]] = {
     PrivateState: _private_state,
     Composed: _composed,
     KnownRelease: lambda mechanism, upper: _known([mechanism], upper),
-    ClientSampling: _client_sampling,
+    ClientSampling: lambda mechanism, upper: (
+        MixedPart(parts_of(mechanism.participation, upper=upper), mechanism.rate, mechanism.rounds),
+    ),
 }
 
 
@@ -733,9 +673,7 @@ def softened(parts: tuple[Part, ...], most: float) -> tuple[Part, ...]:
 
 def _softened_steps(part: StepsPart, most: float) -> StepsPart:
     reach = most * float(part.levels.values[-1]) / _steps_largest(part)
-    points, index = np.unique(np.minimum(part.levels.values, reach), return_inverse=True)
-    counts = np.bincount(index, part.levels.counts).astype(np.int64)
-    return StepsPart(part.unit, Levels(points, counts))
+    return StepsPart(part.unit, part.levels.moved(np.minimum(part.levels.values, reach)))
 
 
 _SOFTENED: Mapping[type[Part], Callable[[Any, float], Part]] = {
@@ -752,14 +690,12 @@ def pure_epsilon(parts: tuple[Part, ...]) -> float:
     return sum(_LARGEST_LOSSES[type(part)](part) for part in parts) * (1 + 1e-12)
 
 
-def _steps_pure(part: StepsPart) -> float:
-    return sum(count * part.unit.scaled(level).largest_loss for level, count in part.levels.pairs())
-
-
 _LARGEST_LOSSES: Mapping[type[Part], Callable[[Any], float]] = {
     GaussianPart: lambda part: math.inf,
     LaplacePart: lambda part: float((part.levels.values * part.levels.counts).sum()),
-    StepsPart: _steps_pure,
+    StepsPart: lambda part: sum(
+        count * part.unit.scaled(level).largest_loss for level, count in part.levels.pairs()
+    ),
     MixedPart: lambda part: part.rounds * pure_epsilon(part.inner),
     ListPart: lambda part: math.inf if part.lost else part.count * float(part.losses[-1]),
 }

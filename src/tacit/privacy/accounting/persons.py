@@ -101,13 +101,10 @@ def _evenly(delta_at: Callable[[float], float], rows: int, epsilon: float) -> fl
 def _points(
     delta_at: Callable[[float], float], rows: int, most: float, least: float
 ) -> tuple[Array, Array]:
-    """Epsilons that all rows have together, and log delta at each, `[events]`.
+    """Epsilons that all `rows` have together, and log delta at each, `[events]`.
 
-    Args:
-        delta_at: of one row.
-        rows: how many.
-        most: the largest epsilon of one row that is tried.
-        least: logarithm of the chance of the rarest event that is tried.
+    `most` is the largest epsilon of one row that is tried, and `least` the logarithm of the chance
+    of the rarest event.
     """
     at = np.linspace(0.0, most, _EVALUATED)
     known = np.log([max(delta_at(epsilon), _TINY) for epsilon in at.tolist()])

@@ -157,19 +157,15 @@ def _sum_over_draws(
         for size, steps in increments:
             mark = max(1, math.ceil(size / unit))
             counts[mark] = counts.get(mark, 0) + steps
-        if _products(counts, rate) <= _MOST_PRODUCTS:
+        # About how many products `_sum_of_draws` takes.
+        low, high = _reach(counts, rate)
+        terms = sum(min(steps, 12 + 25 * math.sqrt(steps * rate)) for steps in counts.values())
+        if terms * (high - low) <= _MOST_PRODUCTS:
             break
     start, weights, tail = _sum_of_draws(counts, rate)
     held = np.flatnonzero(weights > _NEGLIGIBLE)
     tail += float(len(weights) * _NEGLIGIBLE)
     return np.asarray(unit * (start + held)), weights[held], tail * (1 + _MEAN_ROUNDING)
-
-
-def _products(counts: dict[int, int], rate: float) -> float:
-    """About how many products `_sum_of_draws` takes."""
-    low, high = _reach(counts, rate)
-    terms = sum(min(steps, 12 + 25 * math.sqrt(steps * rate)) for steps in counts.values())
-    return terms * (high - low)
 
 
 def _sum_of_draws(counts: dict[int, int], rate: float) -> tuple[int, Array, float]:
@@ -251,18 +247,16 @@ def _persistent_shifts(mechanism: PersistentState) -> _Shifts:
     always = math.fsum(size * steps for size, steps in increments if size <= _SMALL * largest)
     sums, weights, tail = _sum_over_draws(large, mechanism.sample_rate, _PERSISTENT_LATTICES)
     together = -(-len(sums) // _MOST_VALUES)
-    first = np.concatenate(
-        ([0], np.arange(1, len(sums), together))
-    )  # no draw at all stays by itself
+    # No draw at all stays by itself.
+    first = np.concatenate(([0], np.arange(1, len(sums), together)))
     last = np.append(first[1:], len(sums)) - 1
     # What the lattice rounds up is bounded by the sum over all steps.
     mu = np.minimum(always + sums[last], total) * (1 + 1e-12)
     return _Shifts(mu, np.add.reduceat(weights, first), tail)
 
 
-_CHANCE_ROUNDING = (
-    1e-9  # relative: of sums over up to a million steps, of terms right to 1e-15 each
-)
+# Relative: of sums over up to a million steps, of terms right to 1e-15 each.
+_CHANCE_ROUNDING = 1e-9
 
 
 def table_lower_delta(mechanism: PrivateState, epsilon: float) -> float:

@@ -165,22 +165,6 @@ def log_moments(measure: Atoms, orders: Array) -> Array:
     return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
 
 
-def _tilted_errors(measure: Atoms, tilt: float) -> tuple[float, float]:
-    """What rounding moves in sums of e^(z loss) and of |z| e^(z loss), over that of e^(theta loss).
-
-    In units of roundoff: errors of masses, and those of losses (of which E|loss| is a share).
-    """
-    with np.errstate(divide="ignore"):
-        exponents = np.log(measure.masses) + tilt * measure.losses
-        moved = np.log(measure.errors) + tilt * measure.error_losses
-    top = exponents.max()
-    weights = np.exp(exponents - top)
-    total = float(weights.sum())
-    masses = float(np.exp(np.minimum(moved - top, 700.0)).sum()) / total
-    size = float((weights * np.abs(measure.losses)).sum()) / total
-    return masses, masses + 4 * (size + measure.size)
-
-
 Complex = NDArray[np.complex128]
 SMOOTHEST = 0.5  # above it no r as in the module's docstring need exist
 
@@ -310,7 +294,10 @@ class Spectrum:
         ):
             log += smooth * smooth * order * (order + 1) / 2
             falling = abs(order - line.tilt) * line.window
-            first = _log_chernoff(log, order, epsilon) - falling
+            bound = 0.0  # the logarithm of Chernoff's bound on delta at an order of 0 or more
+            if order:
+                bound = log - order * (epsilon + math.log1p(1 / order)) - math.log1p(order)
+            first = bound - falling
             total += _exp(first) / -math.expm1(-falling)
         infinite = self.infinite * math.exp(-line.tilt * line.window)
         return total * (1 + 1e-6) + infinite
@@ -322,13 +309,6 @@ def rougher(smooth: float) -> float:
     while rough < smooth * (1 + math.exp(rough * rough / 8)) * (1 + 1e-12):
         rough = smooth * (1 + math.exp(rough * rough / 8)) * (1 + 1e-9)
     return rough
-
-
-def _log_chernoff(log_moment: float, order: float, epsilon: float) -> float:
-    """Logarithm of Chernoff's bound on delta at an order of 0 or more."""
-    if order == 0:
-        return 0.0
-    return log_moment - order * (epsilon + math.log1p(1 / order)) - math.log1p(order)
 
 
 def _exp(exponent: float) -> float:
@@ -364,13 +344,20 @@ def transform(measure: Atoms, line: Contour) -> Transform:
     losses = measure.losses
     with np.errstate(divide="ignore"):
         exponents = np.log(measure.masses) + line.tilt * losses
+        errors = np.log(measure.errors) + line.tilt * measure.error_losses
     top = float(exponents.max())
+    weights = np.exp(exponents - top)
     fine = 1 << max(0, math.ceil(math.log2(line.count + 1) / 2))
     coarse = -(-(line.count + 1) // fine)
     slow = _powers(losses * (line.step * fine), coarse)
-    slow *= np.exp(exponents - top)
+    slow *= weights
     values = (slow @ _powers(losses * line.step, fine).T).ravel()[: line.count + 1]
-    moved, steep = _tilted_errors(measure, line.tilt)
+    # What rounding moves in sums of e^(z loss), and of |z| e^(z loss), over that of e^(theta loss),
+    # in units of roundoff: errors of masses, and those of losses (of which E|loss| is a share).
+    total = float(weights.sum())
+    moved = float(np.exp(np.minimum(errors - top, 700.0)).sum()) / total
+    size = float((weights * np.abs(losses)).sum()) / total
+    steep = moved + 4 * (size + measure.size)
     # Phases are products of at most 2 log2(count) factors; sums add one unit for each atom.
     relative = moved + len(losses) + 16 * math.log2(line.count + 2) + 64
     # A transform of exactly 0 is raised by less than its rounding, so that it has a logarithm.
@@ -434,17 +421,6 @@ def mixed(inner: Spectrum, share: float, times: int) -> Spectrum:
         log + np.log(share + (1 - share) * np.exp(-np.maximum(log.real, 0) - 1j * log.imag)),
         np.log((1 - share) + share * np.exp(np.minimum(log.real, 0) + 1j * log.imag)),
     )
-    return sum_of(
-        [
-            (
-                replace(
-                    inner,
-                    log=mixed_log,
-                    infinite=share * inner.infinite,
-                    slack=share * inner.slack,
-                    gaussian=0.0,
-                ),
-                times,
-            )
-        ]
-    )
+    infinite, slack = share * inner.infinite, share * inner.slack
+    once = replace(inner, log=mixed_log, infinite=infinite, slack=slack, gaussian=0.0)
+    return sum_of([(once, times)])

@@ -144,25 +144,12 @@ def surveyed(part: StepsPart) -> StepsPart:
     return StepsPart(part.unit, part.levels.rounded(grain, up=True))
 
 
-def _steps_moments(part: StepsPart, reverse: bool, reach: float) -> Array:
-    total = np.zeros(len(ORDERS))
-    for level, count in surveyed(part).levels.pairs():
-        total += count * _step_moments(part.unit.scaled(level), reverse, reach)
-    return total
-
-
 @lru_cache(maxsize=1024)
 def _step_moments(step: Step, reverse: bool, reach: float) -> Array:
     low, high = step.interval(reach)
     cells = min(_SURVEY_CELLS + math.ceil(_SURVEY_MORE * (high - low)), _MOST_CELLS)
     binned = step.binned(np.linspace(low, high, cells + 1))
     return log_moments(above(binned.reverse if reverse else binned), ORDERS)
-
-
-def _tilted_gain(step: Step, reverse: bool, at: Resolution) -> float:
-    """About E[e^(theta loss)] - 1 at the slope that cells are laid for."""
-    order = int(np.argmin(np.abs(ORDERS - at.cut.tilt)))
-    return float(np.expm1(min(700.0, _step_moments(step, reverse, at.cut.reach)[order])))
 
 
 def laplace_transform(shift: float, z: NDArray[Any]) -> NDArray[Any]:
@@ -182,7 +169,13 @@ _SURVEYS: Mapping[type[Part], Callable[[Any, bool, float], Array]] = {
     LaplacePart: lambda part, reverse, reach: sum(
         count * laplace_transform(shift, ORDERS) for shift, count in part.levels.pairs()
     ),
-    StepsPart: _steps_moments,
+    StepsPart: lambda part, reverse, reach: sum(
+        (
+            count * _step_moments(part.unit.scaled(level), reverse, reach)
+            for level, count in surveyed(part).levels.pairs()
+        ),
+        np.zeros(len(ORDERS)),
+    ),
     ListPart: lambda part, reverse, reach: part.count * log_moments(list_atoms(part), ORDERS),
     MixedPart: lambda part, reverse, reach: (
         part.rounds
@@ -350,29 +343,24 @@ def interpolates(unit: Step) -> bool:
 
 
 def _exactly(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> Spectrum:
+    line = resolution.line
+    nothing = Spectrum(line, np.zeros(line.count + 3, dtype=np.complex128))  # a loss of 0
     return sum_of(
         [
             (_level(part.unit, level, reverse, upper, resolution), count)
             for level, count in part.levels.pairs()
             if level > 0
         ]
-        or [(_nothing(resolution.line), 1)]
+        or [(nothing, 1)]
     )
-
-
-def _nothing(line: Contour) -> Spectrum:
-    """Of a loss that is always 0."""
-    return Spectrum(line, np.zeros(line.count + 3, dtype=np.complex128))
 
 
 @lru_cache(maxsize=96)
 def _level(
     unit: Step, level: float, reverse: bool, upper: bool, resolution: Resolution
 ) -> Spectrum:
-    line = resolution.line
-    if level == 0:
-        return _nothing(line)
-    return spectrum(atoms(unit.scaled(level), reverse, upper, resolution.cut), line)
+    step = unit.scaled(level)
+    return spectrum(atoms(step, reverse, upper, resolution.cut), resolution.line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,10 +383,7 @@ class _Table:
     ) -> tuple[Complex, float]:
         """Logarithm of the product of steps at each of the line's points, and its relative error.
 
-        Args:
-            brackets: of each level, `[levels]`.
-            weights: w of each level, `[levels]`.
-            counts: number of steps of each level, `[levels]`.
+        Of each level its bracket, weight w and number of steps, `[levels]`.
         """
         parts = self.series.shape[1]
         powers = np.empty((1 + self.order, parts))
@@ -463,6 +448,7 @@ def _table(
     for j in range(1, 1 + order):
         np.multiply(power, (-1) ** (j + 1) / j, out=series[j])
         power = power * x
+    infinite = [each.infinite for each in transforms]
     return _Table(
         line,
         series,
@@ -474,9 +460,7 @@ def _table(
             max(each.rounding[0] for each in transforms),
             max(each.rounding[1] for each in transforms),
         ),
-        np.maximum(
-            [each.infinite for each in transforms[:-1]], [each.infinite for each in transforms[1:]]
-        ),
+        np.maximum(infinite[:-1], infinite[1:]),
     )
 
 
@@ -506,8 +490,11 @@ def _ends(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -
     """
     values = part.levels.values
     top = 2.0 ** (math.ceil(32 * math.log2(float(values[-1]))) / 32)
+    order, reach = int(np.argmin(np.abs(ORDERS - resolution.cut.tilt))), resolution.cut.reach
+    # About E[e^(theta loss)] - 1 at the slope that cells are laid for.
     gains = [
-        _tilted_gain(part.unit.scaled(share * top), reverse, resolution) for share in (1.0, 0.75)
+        float(np.expm1(min(700.0, _step_moments(step, reverse, reach)[order])))
+        for step in (part.unit.scaled(share * top) for share in (1.0, 0.75))
     ]
     growth = math.log(max(gains[0], 1e-300) / max(gains[1], 1e-300)) / 0.25 / 3
     bend = float(min(max(round(growth), 1), 24))
@@ -520,8 +507,7 @@ def _ends(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -
 
 
 def _interpolated(part: StepsPart, reverse: bool, upper: bool, resolution: Resolution) -> Spectrum:
-    line = resolution.line
-    unit = part.unit
+    line, unit = resolution.line, part.unit
     values, counts, steps = part.levels.values, part.levels.counts, part.levels.steps
     ends = _ends(part, reverse, upper, resolution)
     most = 2.0 ** math.ceil(math.log2(steps))
@@ -584,9 +570,3 @@ def by_tail(low: Array, high: Array, mu: Array, rate: float, reach: float) -> tu
     )
     # The lower end alone is dominated.
     return _share(first, last, at, 0.0), rate * float(last.max()) * (1 + 1e-9)
-
-
-def clear() -> None:
-    """Forget all tables: about 100 MB may be kept for the next question."""
-    for kept in (_table, _transform, _level):
-        kept.cache_clear()

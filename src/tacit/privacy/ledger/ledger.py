@@ -30,13 +30,11 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tacit.base.plain_files import check_plain
@@ -185,15 +183,6 @@ def read_ledger(path: str | Path) -> Snapshot:
         return content
 
 
-@dataclass
-class _Block:
-    run: str
-    session: int
-    first: int
-    until: int
-    settled: bool = False
-
-
 def snapshot(log: Log, path: str) -> Snapshot:
     """What the entries of a verified ledger come to; the path is for messages.
 
@@ -205,7 +194,7 @@ def snapshot(log: Log, path: str) -> Snapshot:
         of_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
         for entry in entries:
             of_kind[entry["kind"]].append(entry)
-        charged, unsent = _charged(entries), _unsent(entries)
+        charged, unsent = _charged(entries)
         runs = tuple(
             _entered_run(entry, tuple(charged.get(entry["run"], ())), unsent.get(entry["run"]))
             for entry in of_kind["run"]
@@ -232,34 +221,33 @@ def snapshot(log: Log, path: str) -> Snapshot:
         raise InputError("ledger", path, expected) from None
 
 
-def _charged(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Interval]]:
-    """The intervals that each run was charged: all that was reserved, but for what was settled."""
-    blocks: list[_Block] = []
-    for entry in entries:
-        if entry["kind"] == "reserve":
-            steps = entry["first"], entry["until"]
-            blocks.append(_Block(entry["run"], entry["session"], *steps))
-        elif entry["kind"] == "settle":
-            for block in blocks:
-                if block.session == entry["session"] and not block.settled:
-                    block.until = max(block.first, min(block.until, entry["until"]))
-                    block.settled = True
-    intervals: dict[str, list[Interval]] = defaultdict(list)
-    for block in blocks:
-        if block.first < block.until:
-            intervals[block.run].append(Interval(block.first, block.until))
-    return intervals
+def _charged(
+    entries: Iterable[Mapping[str, Any]],
+) -> tuple[dict[str, list[Interval]], dict[str, Interval]]:
+    """Of each run what was reserved, but for what was settled; and what nobody has sent since.
 
-
-def _unsent(entries: Iterable[Mapping[str, Any]]) -> dict[str, Interval]:
-    """The steps of each run that its last stop kept charged, and that nobody has sent since."""
+    The latter are the steps that its last stop kept charged.
+    """
+    blocks: list[tuple[str, Interval]] = []
+    unsettled: dict[int, list[int]] = defaultdict(list)  # places of a session's blocks
     unsent: dict[str, Interval] = {}
     for entry in entries:
         if entry["kind"] in ("reserve", "use"):
             unsent.pop(entry["run"], None)
-        elif entry["kind"] == "settle" and "sent" in entry:
-            unsent[entry["run"]] = Interval(entry["sent"], entry["until"])
-    return unsent
+        if entry["kind"] == "reserve":
+            unsettled[entry["session"]].append(len(blocks))
+            blocks.append((entry["run"], Interval(entry["first"], entry["until"])))
+        elif entry["kind"] == "settle":
+            for at in unsettled.pop(entry["session"], ()):
+                run, (first, until) = blocks[at]
+                blocks[at] = run, Interval(first, max(first, min(until, entry["until"])))
+            if "sent" in entry:
+                unsent[entry["run"]] = Interval(entry["sent"], entry["until"])
+    charged: dict[str, list[Interval]] = defaultdict(list)
+    for run, block in blocks:
+        if block.first < block.until:
+            charged[run].append(block)
+    return charged, unsent
 
 
 def _entered_run(
@@ -289,26 +277,7 @@ def _check_exists(path: str | Path) -> None:
         raise InputError("ledger", str(path), expected) from None
 
 
-class Closing(ABC):
-    """What a `with` block closes at its end, whichever way it ends."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the files and release their locks; closing twice is harmless."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Ledger(Closing):
+class Ledger(AbstractContextManager["Ledger"]):
     """An open ledger, closed by `close`.
 
     It is a context manager. Leaving it closes the file and settles nothing: blocks that were not
@@ -572,6 +541,9 @@ class Ledger(Closing):
     def close(self) -> None:
         """Close the file and release the lock; closing twice is harmless."""
         self._connection.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextmanager

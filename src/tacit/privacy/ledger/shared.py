@@ -29,7 +29,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -40,14 +40,7 @@ from numpy.typing import NDArray
 from tacit.base.private_files import make_private_folder, new_private_file
 from tacit.errors import InputError
 from tacit.privacy.ledger.file import KEY_FILE, LedgerKey, find_key, make_key
-from tacit.privacy.ledger.ledger import (
-    Closing,
-    DataAccount,
-    Interval,
-    Ledger,
-    Snapshot,
-    read_ledger,
-)
+from tacit.privacy.ledger.ledger import DataAccount, Interval, Ledger, Snapshot, read_ledger
 
 _WAIT = 60.0  # seconds; an admission takes as long as to read the ledgers
 _PAUSE = 0.02
@@ -215,30 +208,22 @@ def folder_key(folder: Path) -> LedgerKey:
     return make_key(folder)
 
 
-class SharedLedgers(Closing):
+class SharedLedgers(AbstractContextManager["SharedLedgers"]):
     """The ledgers of the sources of a run's nodes, which no other run draws on until it is closed.
 
     Without nodes it is the shared ledger of a run that has none: it allows and reserves nothing.
-
-    Attributes:
-        folder: where they lie.
-        apart: as in `open`.
-        unit: likewise.
-        accounts: of each source, the one that this process writes.
-        nodes: of this process whose records are of each source.
-        snapshots: what the files of each source said at the start.
-        strangers: nodes that may not take part.
     """
 
     def __init__(self, folder: Path) -> None:
         """Draw on nothing; see `open`."""
-        self.folder = folder
-        self.apart = True
-        self.unit = "record"
+        self.folder = folder  # where they lie
+        self.apart, self.unit = True, "record"  # as in `open`
+        # Of each source: the account that this process writes, the nodes of this process whose
+        # records are of it, and what its files said at the start.
         self.accounts: Mapping[str, DataAccount] = {}
         self.nodes: Mapping[str, tuple[int, ...]] = {}
         self.snapshots: Mapping[str, Sequence[Snapshot]] = {}
-        self.strangers: Sequence[Strangers] = ()
+        self.strangers: Sequence[Strangers] = ()  # nodes that may not take part
         self._new: Mapping[str, NDArray[np.uint64]] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._stack = ExitStack()
@@ -394,6 +379,9 @@ class SharedLedgers(Closing):
         """Close the files and release their locks; closing twice is harmless."""
         self._stack.close()
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _check_free(
     folder: Path,
@@ -479,11 +467,8 @@ def _agreed(
             raise InputError(f"privacy.ledger_{key}", sorted(asked, key=str), expected)
         (value,) = asked
         # Processes of one run that made their files at once may have had different ones.
-        kept = {
-            "epsilon": [a.epsilon_budget for a in accounts],
-            "delta": [a.delta for a in accounts],
-        }
-        least = min(kept[key], default=value)
+        field = "epsilon_budget" if key == "epsilon" else key
+        least = min((getattr(account, field) for account in accounts), default=value)
         if value is not None and value != least:
             expected = (
                 f"the budget of {source!r} in {folder} was set to {least!r} when it was made: "

@@ -123,13 +123,9 @@ def epochs(mechanism: RandomAllocationGaussian) -> dict[tuple[float, ...], int]:
 def allocated(
     epoch_steps: int, released: Sequence[int], multipliers: Sequence[float], **words: Any
 ) -> RandomAllocationGaussian:
-    """What is released by steps of these numbers, which may repeat.
+    """What is released by steps of these numbers, which may repeat; step k is of epoch k // t.
 
-    Args:
-        epoch_steps: t; step k belongs to epoch k // t.
-        released: numbers of the steps.
-        multipliers: noise multiplier of each, `[released]`.
-        **words: further fields of the mechanism.
+    `multipliers` `[released]` are of each, and `words` further fields of the mechanism.
     """
     planned = [SILENT] * (max(released) + 1)
     for step, multiplier in zip(released, multipliers, strict=True):

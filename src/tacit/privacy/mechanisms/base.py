@@ -267,11 +267,24 @@ def multipliers(noise_multiplier: object, steps: object) -> tuple[float, ...]:
             schedule but positive finite numbers.
     """
     length = None if steps is None else whole("steps", steps)
-    if isinstance(noise_multiplier, Iterable):
-        return _schedule(noise_multiplier, length)
-    value = positive("noise_multiplier", noise_multiplier)
-    few_enough("steps", length or 1)
-    return (value,) * (length or 1)
+    if not isinstance(noise_multiplier, Iterable):
+        value = positive("noise_multiplier", noise_multiplier)
+        few_enough("steps", length or 1)
+        return (value,) * (length or 1)
+    if isinstance(noise_multiplier, _NOT_SCHEDULES):
+        expected = "must be a number, or a list of one a step"
+        raise InputError("noise_multiplier", noise_multiplier, expected)
+    given = tuple(noise_multiplier)
+    if not given:
+        raise InputError("noise_multiplier", [], "needs one number a step")
+    if length not in (None, len(given)):
+        raise InputError("steps", length, f"must equal the length of the schedule, {len(given)}")
+    few_enough("noise_multiplier", len(given))
+    if set(map(type, given)) == {float}:  # a million steps with few distinct values
+        for distinct in set(given):
+            _multiplier(distinct)
+        return given
+    return tuple(map(_multiplier, given))
 
 
 def few_enough(where: str, steps: int) -> None:
@@ -279,22 +292,6 @@ def few_enough(where: str, steps: int) -> None:
     if steps > MOST_STEPS:
         expected = f"a mechanism of more than {MOST_STEPS:,} steps would not fit in memory"
         raise InputError(where, steps, expected)
-
-
-def _schedule(values: Iterable[object], steps: int | None) -> tuple[float, ...]:
-    if isinstance(values, _NOT_SCHEDULES):
-        raise InputError("noise_multiplier", values, "must be a number, or a list of one a step")
-    given = tuple(values)
-    if not given:
-        raise InputError("noise_multiplier", [], "needs one number a step")
-    if steps not in (None, len(given)):
-        raise InputError("steps", steps, f"must equal the length of the schedule, {len(given)}")
-    few_enough("noise_multiplier", len(given))
-    if set(map(type, given)) == {float}:  # a million steps with few distinct values
-        for value in set(given):
-            _multiplier(value)
-        return given  # type: ignore[return-value]
-    return tuple(map(_multiplier, given))
 
 
 def _multiplier(value: object) -> float:

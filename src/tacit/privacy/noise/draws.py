@@ -108,12 +108,9 @@ class NodeKeys:
         """
         if not purpose:
             raise InputError("purpose", purpose, "a name such as 'noise' or 'sampling'")
-        return hashlib.blake2b(
-            purpose.encode(),
-            key=self._of(node),
-            digest_size=KEY_BYTES,
-            person=b"tacit purpose 1",
-        ).digest()
+        own, person = self._of(node), b"tacit purpose 1"
+        name = purpose.encode()
+        return hashlib.blake2b(name, key=own, digest_size=KEY_BYTES, person=person).digest()
 
     def chacha_key(self, node: int, purpose: str) -> bytes:
         """The 32-byte key of one purpose of one node for ChaCha20."""
@@ -153,13 +150,10 @@ class NodeKeys:
             self._ciphers[node, purpose, "stream"] = cipher
 
     def blocks(self, node: int, purpose: str, counters: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Single blocks of the keystream of one purpose of one node, from anywhere in it.
+        """Single blocks of the keystream of one purpose of one node, from anywhere: `[blocks, 16]`.
 
         A block of AES-CTR is its counter, encrypted; of ChaCha20, each is read by itself. The
         counter blocks `[blocks, 16]` are as `position` gives them.
-
-        Returns:
-            `[blocks, 16]`.
 
         Raises:
             InputError: the node's key is not held, or `purpose` is empty.
@@ -258,10 +252,8 @@ def _fits(where: str, value: int, bits: int) -> int:
 def aes_ctr(key: bytes, counter: int, count_bytes: int) -> NDArray[np.uint8]:
     """The first bytes of the AES-CTR keystream of `key` from the 128-bit block `counter` on.
 
-    The key has 16, 24 or 32 bytes, and the first counter block is given as a big-endian number.
-
-    Returns:
-        `[count_bytes]`, as NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros.
+    As NIST SP 800-38A, section 6.5, defines it for a plaintext of zeros: `[count_bytes]`. The key
+    has 16, 24 or 32 bytes, and the counter is big-endian.
     """
     buffer = np.empty(count_bytes + BLOCK_BYTES, np.uint8)
     encryptor(key, counter).update_into(bytes(count_bytes), buffer.data)
@@ -311,13 +303,7 @@ def keystream(
 
 
 def coins(
-    keys: NodeKeys,
-    node: int,
-    purpose: str,
-    step: int,
-    count: int,
-    rate: float,
-    part: int = 0,
+    keys: NodeKeys, node: int, purpose: str, step: int, count: int, rate: float, part: int = 0
 ) -> NDArray[np.bool_]:
     """Independent coins of one node, each True with probability `rate`: `[count]`.
 
@@ -383,13 +369,7 @@ def _words(
 
 
 def subset(
-    keys: NodeKeys,
-    node: int,
-    purpose: str,
-    step: int,
-    population: int,
-    size: int,
-    part: int = 0,
+    keys: NodeKeys, node: int, purpose: str, step: int, population: int, size: int, part: int = 0
 ) -> NDArray[np.int64]:
     """A uniformly random subset of `0 .. population - 1` of fixed size, sorted: `[size]`.
 

@@ -99,15 +99,23 @@ def fast_direction(word: np.uint32, angle: np.uint32) -> tuple[np.float32, np.fl
 @compiled
 def _noise_groups(
     totals: NDArray[np.float32],
+    points: NDArray[np.int32] | None,
     words: NDArray[np.uint32],
     spacing: float,
     scale: float,
+    ratio: float,
     flags: NDArray[np.uint8],
 ) -> None:
-    """Noise whole groups in place; flags say which of a pair, 1 or 2, is left as it was."""
+    """Noise whole groups in place; flags say which of a pair, 1 or 2, is left as it was.
+
+    Without `points` of offsets their branches are not compiled.
+    """
     kind = totals.dtype.type
     size, points_per_unit = kind(spacing), kind(1.0 / spacing)
-    deviation, sure = F(scale), F(0.5 - _SINGLE_ERROR - FAST_ERROR * scale)
+    high = F(ratio)
+    low = F(ratio - np.float64(high))
+    rounded = _SINGLE_ERROR if points is None else _MOVED_ERROR
+    deviation, sure = F(scale), F(0.5 - rounded - FAST_ERROR * scale)
     for group in range(len(totals) // GROUP_VALUES):
         begin = group * GROUP_VALUES
         for pair in range(GROUP_PAIRS):
@@ -117,8 +125,14 @@ def _noise_groups(
             cosine, sine = fast_direction(word, words[j])
             first, second = totals[i], totals[j]
             # Scaling by a power of two is exact.
-            one = fused(radius, cosine, F(first * points_per_unit))
-            other = fused(radius, sine, F(second * points_per_unit))
+            if points is None:
+                one = fused(radius, cosine, F(first * points_per_unit))
+                other = fused(radius, sine, F(second * points_per_unit))
+            else:
+                whole, rest, fits = _split(F(points[i]), high, low)
+                other_whole, other_rest, other_fits = _split(F(points[j]), high, low)
+                one = fused(radius, cosine, F(first * points_per_unit) + rest)
+                other = fused(radius, sine, F(second * points_per_unit) + other_rest)
             point_of_one = (one + _ROUND) - _ROUND
             point_of_other = (other + _ROUND) - _ROUND
             fine = (word >= LEAST_WORD) & (word < TOP_WORD)
@@ -127,52 +141,13 @@ def _noise_groups(
             sure_of_other = (
                 fine & (abs(other) < _SINGLE_SUM) & (abs(other - point_of_other) <= sure)
             )
+            if points is not None:
+                sure_of_one &= fits
+                sure_of_other &= other_fits
+                point_of_one += whole
+                point_of_other += other_whole
             totals[i] = point_of_one * size if sure_of_one else first
             totals[j] = point_of_other * size if sure_of_other else second
-            flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
-
-
-@compiled
-def _noise_moved_groups(
-    totals: NDArray[np.float32],
-    points: NDArray[np.int32],
-    words: NDArray[np.uint32],
-    spacing: float,
-    scale: float,
-    ratio: float,
-    flags: NDArray[np.uint8],
-) -> None:
-    """As `_noise_groups`, with offsets."""
-    kind = totals.dtype.type
-    size, points_per_unit = kind(spacing), kind(1.0 / spacing)
-    high = F(ratio)
-    low = F(ratio - np.float64(high))
-    deviation, sure = F(scale), F(0.5 - _MOVED_ERROR - FAST_ERROR * scale)
-    for group in range(len(totals) // GROUP_VALUES):
-        begin = group * GROUP_VALUES
-        for pair in range(GROUP_PAIRS):
-            i, j = begin + pair, begin + GROUP_PAIRS + pair
-            word = words[i]
-            radius = fast_radius(word) * deviation
-            cosine, sine = fast_direction(word, words[j])
-            first, second = totals[i], totals[j]
-            count, other_count = F(points[i]), F(points[j])
-            whole, rest, fits = _split(count, high, low)
-            other_whole, other_rest, other_fits = _split(other_count, high, low)
-            one = fused(radius, cosine, F(first * points_per_unit) + rest)
-            other = fused(radius, sine, F(second * points_per_unit) + other_rest)
-            point_of_one = (one + _ROUND) - _ROUND
-            point_of_other = (other + _ROUND) - _ROUND
-            fine = (word >= LEAST_WORD) & (word < TOP_WORD)
-            sure_of_one = fine & fits & (abs(one) < _SINGLE_SUM) & (abs(one - point_of_one) <= sure)
-            sure_of_other = (
-                fine
-                & other_fits
-                & (abs(other) < _SINGLE_SUM)
-                & (abs(other - point_of_other) <= sure)
-            )
-            totals[i] = (whole + point_of_one) * size if sure_of_one else first
-            totals[j] = (other_whole + point_of_other) * size if sure_of_other else second
             flags[group * GROUP_PAIRS + pair] = np.uint8(3) - sure_of_one - 2 * sure_of_other
 
 
@@ -225,7 +200,7 @@ def _settled_with_offset(
 @compiled
 def noise_rows(
     rows: NDArray[np.float32],
-    points: NDArray[np.int32],
+    points: NDArray[np.int32] | None,
     words: NDArray[np.uint32],
     spacings: NDArray[np.float64],
     scales: NDArray[np.float64],
@@ -241,7 +216,7 @@ def noise_rows(
 
     Args:
         rows: totals, `[rows, length]` of float32 or float64, changed in place.
-        points: of the offsets that are added beside the noise, `[rows, length]`; `[0, 0]` for none.
+        points: of the offsets that are added beside the noise, `[rows, length]`.
         words: their keystream, `[rows, width]`, in whole groups.
         spacings: of the lattices, powers of two, `[rows]`.
         scales: standard deviations in lattice points, `[rows]`.
@@ -261,24 +236,22 @@ def noise_rows(
     whole = length // GROUP_VALUES * GROUP_VALUES
     pairs = -(-length // GROUP_VALUES) * GROUP_PAIRS
     rest, rest_points = np.zeros(GROUP_VALUES, rows.dtype), np.zeros(GROUP_VALUES, np.int32)
-    moves = len(points) > 0
     for row in range(len(rows)):
         spacing, scale, ratio = spacings[row], scales[row], ratios[row]
         if _SPACINGS[0] < spacing < _SPACINGS[1]:
-            if moves:
-                _noise_moved_groups(
-                    rows[row, :whole], points[row, :whole], words[row], spacing, scale, ratio, flags
-                )
+            first, own = rows[row, :whole], words[row]
+            if points is None:
+                _noise_groups(first, None, own, spacing, scale, ratio, flags)
             else:
-                _noise_groups(rows[row, :whole], words[row], spacing, scale, flags)
+                _noise_groups(first, points[row, :whole], own, spacing, scale, ratio, flags)
             if whole < length:
                 rest[: length - whole] = rows[row, whole:]
                 last, last_flags = words[row, whole:], flags[whole // 2 :]
-                if moves:
-                    rest_points[: length - whole] = points[row, whole:]
-                    _noise_moved_groups(rest, rest_points, last, spacing, scale, ratio, last_flags)
+                if points is None:
+                    _noise_groups(rest, None, last, spacing, scale, ratio, last_flags)
                 else:
-                    _noise_groups(rest, last, spacing, scale, last_flags)
+                    rest_points[: length - whole] = points[row, whole:]
+                    _noise_groups(rest, rest_points, last, spacing, scale, ratio, last_flags)
                 rows[row, whole:] = rest[: length - whole]
         else:
             flags[:pairs] = 3
@@ -294,7 +267,7 @@ def noise_rows(
                     if flags[pair] & (1 << half) and column < length:
                         total = float(rows[row, column])
                         word, angle = words[row, at], words[row, at + GROUP_PAIRS]
-                        if moves:
+                        if points is not None:
                             count_of_points = np.float64(points[row, column])
                             point = _settled_with_offset(
                                 total, count_of_points, ratio, word, angle, half, spacing, scale

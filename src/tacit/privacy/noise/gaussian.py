@@ -88,7 +88,6 @@ _LANE_GROUP = GROUP_PAIRS * _LANE_PAIRS
 _MOST_LEFT = 1 << 15
 # Offsets, in lattice points; see the module.
 LARGEST_OFFSET = 2.0**26
-_NONE = np.empty((0, 0), np.int32)
 _EIGHTH = math.pi / 4.0 * 2.0**-31
 # Kinds of devices with double precision.
 _DEVICE_TYPES = frozenset({"cuda"})
@@ -159,7 +158,7 @@ def add_normal(
     from tacit.privacy.noise.fast import noise_rows
 
     pieces = Pieces.of(*total.shape)
-    added = _NONE if offsets is None else offsets.points.cpu().contiguous().numpy()
+    added = None if offsets is None else offsets.points.cpu().contiguous().numpy()
     with host_rows(total) as rows:
 
         def work(places: Iterator[Place]) -> None:
@@ -168,7 +167,7 @@ def add_normal(
                 group, piece = place[0], rows[place]
                 room.count = noise_rows(
                     piece,
-                    added[place] if len(added) else added,
+                    None if added is None else added[place],
                     room.words(place, len(piece), source),
                     lattice.spacings[group],
                     lattice.scales[group],
@@ -277,11 +276,8 @@ class _Lattice:
 class _Room:
     """Working memory of one thread: the keystream of a piece, and what is left to do with care.
 
-    Attributes:
-        flags: scratch of `noise_rows`.
-        count: how many values are left.
-        left: their rows and columns, `[capacity, 2]`.
-        left_words: the words of their pairs, `[capacity, 2]`.
+    `count` values are left: of each row and column, `[capacity, 2]`, and the words of its pair.
+    `flags` is scratch of `noise_rows`.
     """
 
     def __init__(self, pieces: Pieces) -> None:
@@ -306,15 +302,12 @@ class _Room:
 
 def _settle(
     rows: NDArray[Any],
-    added: NDArray[np.int32],
+    added: NDArray[np.int32] | None,
     lattice: _Lattice,
     source: _Source,
     room: _Room,
 ) -> None:
-    """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed.
-
-    `added` are the points of the offsets, `[nodes, d]`; `[0, 0]` for none.
-    """
+    """Compute with care, and write into `[nodes, d]`, what is left; all at once, for speed."""
     if not room.count:
         return
     row, column = room.left[: room.count].T
@@ -333,7 +326,7 @@ def _settle(
         totals = rows[row, column] / units
         whole = np.rint(totals)
         rest = totals - whole
-        if not len(added):
+        if added is None:
             rows[row, column] = (whole + np.rint(rest + noise) + 0.0) * units
             return
         count, ratio = added[row, column].astype(np.float64), lattice.ratios[row]
@@ -362,12 +355,9 @@ def careful_normals(
 ) -> NDArray[np.float64]:
     """Box-Muller in double precision that keeps its relative accuracy at both ends of u: `[n]`.
 
-    Args:
-        uniforms: u in (0, 1), by `uniform`, or from more bits.
-        word: of the radius, which says 1 - u where u is above one half.
-        angle: the word of the angle.
-        more: 64 more bits of radius and angle, `[n, 2]`.
-        second: whether the second of the pair is wanted.
+    `uniforms` are u in (0, 1), by `uniform` or from more bits; `word`, that of the radius, says 1 -
+    u where u is above one half. `more` are 64 more bits of radius and angle, `[n, 2]`, and `second`
+    says whether the second of the pair is wanted.
     """
     upper = word >= np.uint32(1 << 31)
     short = uniform(~word, ~more[:, 0])

@@ -52,11 +52,7 @@ class Offsets:
         return self.points * units.unsqueeze(1)
 
     def check(self, total: Tensor) -> None:
-        """Refuse offsets that are none of `total` `[nodes, d]`.
-
-        Raises:
-            InputError: shape or device differ, or the points are neither int16 nor int32.
-        """
+        """Raise InputError unless they are int16 or int32, of a total's shape and on its device."""
         found, wanted = (
             (tuple(tensor.shape), tensor.device, dtype)
             for tensor, dtype in ((self.points, self.points.dtype in _POINTS), (total, True))
@@ -151,11 +147,7 @@ def lattice_spacing(what: str, size: float) -> float:
 
 
 def check_size(what: str, size: float) -> None:
-    """Refuse a size of noise that is not between 2^-500 and 2^500.
-
-    Raises:
-        InputError: on `what`.
-    """
+    """Raise InputError, which names `what`, on a size of noise not between 2^-500 and 2^500."""
     if not _SIZE_RANGE[0] < size < _SIZE_RANGE[1]:
         raise InputError(what, size, "a number between 2^-500 and 2^500")
 
@@ -163,13 +155,9 @@ def check_size(what: str, size: float) -> None:
 def check_total(
     total: Tensor, nodes: Sequence[int], sizes: Sequence[float], size_word: str
 ) -> None:
-    """Refuse a total that is not `[nodes, d]` of float32 or float64, with a noise size a row.
+    """Raise InputError unless a total is `[nodes, d]`, float32 or float64, with a noise size a row.
 
-    Rows are in the order of the nodes. Sizes are standard deviations or scales: `size_word` says
-    which, for the message.
-
-    Raises:
-        InputError: the shapes differ, or the dtype is another one.
+    Sizes are standard deviations or scales: `size_word` says which, for the message.
     """
     if total.shape[:1] != (len(nodes),) or len(sizes) != len(nodes) or total.dim() != 2:
         raise InputError(

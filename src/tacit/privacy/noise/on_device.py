@@ -48,14 +48,8 @@ def noise_of(
 class DeviceNoise:
     """Gaussian noise for rows `[nodes, length]`, on one stream.
 
-    Whoever records a CUDA graph has one of its own, made before, and calls `add` once before.
-
-    Args:
-        keys: of at least these nodes, whose cipher is ChaCha20.
-        nodes: which nodes, in the order of the rows.
-        purpose: what the draw is for.
-        length: of a row.
-        device: where totals lie.
+    The keys are of at least these nodes, which go by rows, and their cipher is ChaCha20. Whoever
+    records a CUDA graph has one of its own, made before, and calls `add` once before.
     """
 
     def __init__(

@@ -68,17 +68,10 @@ def draw_rows(
 ) -> Tensor:
     """Twice the sums of the numbers of pairs, `[rows, columns]`, on all threads of PyTorch.
 
-    Beside the result it holds some megabytes a thread, however many pairs there are.
-
-    Args:
-        keys: of the pairs, by their places.
-        ends: of each place that is drawn, the row to which its numbers are added and that from
-            which they are subtracted; -1 where an end is elsewhere.
-        rows: how many.
-        columns: of each.
-        counter: the first block of the keystreams.
-        table: of the numbers.
-        dtype: int16 or int32, which holds all sums.
+    Beside the result it holds some megabytes a thread, however many pairs there are. The keys are
+    those of the pairs, by their places; `ends` has of each place that is drawn the row to which its
+    numbers are added and that from which they are subtracted, -1 where an end is elsewhere.
+    `counter` is the first block of the keystreams, and `dtype`, int16 or int32, holds all sums.
     """
     for place in ends:
         keys.check(place)
@@ -105,12 +98,8 @@ def draw_rows(
 
 
 class _Scratch:
-    """Working memory of one thread: keystreams of some pairs, and what is left to do with care.
-
-    Attributes:
-        stream: the keystreams, `[pairs, words]`.
-        reserve: fine words of a strip.
-        left: see `_add_pairs`.
+    """Working memory of one thread: keystreams of some pairs, `[pairs, words]`, with `reserve` fine
+    words a strip, and what is left to do with care: see `_add_pairs`.
     """
 
     def __init__(self, columns: int, pairs: int, reserve: int) -> None:
@@ -162,7 +151,9 @@ def _add_piece(
             for column, word, at in room.left[:count].tolist():
                 fine = None if at == _UNDRAWN else int(room.stream[done - 1, at])
                 number = _carefully(keys, some[done - 1], counter, column, word, fine, table)
-                _put(sums, targets[done - 1], column, number)
+                for end, sign in zip(ends[some[done - 1]], (1, -1), strict=True):
+                    if end >= 0:
+                        sums[end, column] += 2 * sign * number
 
 
 def _carefully(
@@ -186,13 +177,6 @@ def _carefully(
     return size if cell == word else -size
 
 
-def _put(sums: NDArray[Any], ends: NDArray[np.int64], column: int, number: int) -> None:
-    """Add twice a number to the row of one end, and subtract it from that of the other."""
-    for row, sign in zip(ends.tolist(), (1, -1), strict=True):
-        if row >= 0:
-            sums[row, column] += 2 * sign * number
-
-
 @compiled
 def _look_up(
     words: NDArray[np.uint64], numbers: NDArray[np.int16], room: NDArray[np.int16]
@@ -209,15 +193,10 @@ def _look_up(
 
 @compiled
 def _in_doubt(room: NDArray[np.int16], length: int, columns: NDArray[np.int64]) -> int:
-    """Write which of the first columns are in doubt; without branches, which none could foresee.
+    """Write which of the first `length` columns are in doubt, and return how many.
 
-    Args:
-        room: numbers, some of them `DOUBT`; fours.
-        length: how many of them count.
-        columns: is written; room for twice as many.
-
-    Returns:
-        How many.
+    Without branches, which none could foresee. `room` has fours of numbers, some of them `DOUBT`,
+    and `columns`, which is written, room for twice as many.
     """
     fours, half = room.view(np.uint64), len(columns) // 2
     some = count = 0
@@ -298,22 +277,13 @@ def _add_pairs(
 ) -> tuple[int, int]:
     """Add twice the numbers of pairs to the rows of one end, and subtract them at the other.
 
-    Stops behind a pair of which something is still in doubt.
-
-    Args:
-        stream: the keystreams of the pairs, `[pairs, words]`.
-        reserve: 64-bit words at the beginning of a strip, see `fine_words`.
-        ends: the rows of both ends, `[pairs, 2]`; negative where an end is elsewhere.
-        pair: the first.
-        numbers: of the table, as the three that follow.
-        first: likewise.
-        cells: likewise.
-        borders: likewise, `fine`.
-        sums: are changed, `[rows, columns]`.
-        first_column: of those that are drawn.
-        last_column: the column behind them.
-        left: is written with what is in doubt, and was not added: column, word, and place of the
-            fine word in the stream, or `_UNDRAWN`; `[columns that are drawn, 3]`.
+    Stops behind a pair of which something is still in doubt: `left` is written with what is, and
+    was not added, as column, word, and place of the fine word in the stream, or `_UNDRAWN`;
+    `[columns that are drawn, 3]`. `stream` `[pairs, words]` has the keystreams, and `reserve`
+    64-bit words begin a strip, see `fine_words`. `ends` `[pairs, 2]` are the rows of both ends,
+    negative where an end is elsewhere; `pair` is the first. `numbers`, `first`, `cells` and
+    `borders` (`fine`) are the table's. The columns of `sums` from the first to before the last are
+    changed.
 
     Returns:
         The pair to go on with, and how many numbers of the one before it are left.

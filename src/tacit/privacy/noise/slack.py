@@ -87,15 +87,10 @@ def slack(draws: int, delta: float) -> Slack:
 def with_slack(epsilon_at: Callable[[float], float], draws: int, delta: float) -> float:
     """Epsilon at `delta` of what runs in finite arithmetic: an upper bound that holds.
 
-    A share of delta, a millionth where that is enough, pays for the arithmetic.
-
-    Args:
-        epsilon_at: the ideal mechanism's epsilon at a delta, an upper bound.
-        draws: noised values of one node in all steps, d times K.
-        delta: in (0, 1).
-
-    Returns:
-        The bound; infinity where the ideal epsilon is above 300, for which none is proved.
+    A share of delta, a millionth where that is enough, pays for the arithmetic. `epsilon_at` is an
+    upper bound of the ideal mechanism's epsilon at a delta; `draws` are the noised values of one
+    node in all steps, d times K. Infinite where the ideal epsilon is above 300, for which none is
+    proved.
 
     Raises:
         InputError: `draws` is not in 0 .. 2^60.
@@ -121,11 +116,8 @@ def epsilon_without_slack(
 
     If what runs were (e, delta)-DP with e up to 300, the ideal mechanism would be
     (`total_epsilon(e)`, `total_delta(e, delta)`)-DP: the two laws are exchanged once more.
-
-    Args:
-        epsilon_below: a lower bound of the ideal mechanism's epsilon at a delta.
-        draws: noised values of one node in all steps, d times K.
-        delta: in (0, 1).
+    `epsilon_below` is a lower bound of the ideal mechanism's epsilon at a delta; `draws` as in
+    `with_slack`.
     """
     own = slack(draws, _spent_at(_LARGEST_EPSILON))
     ideal = epsilon_below(min(own.total_delta(_LARGEST_EPSILON, delta), math.nextafter(1.0, 0.0)))
@@ -135,12 +127,9 @@ def epsilon_without_slack(
 def delta_with_slack(delta_at: Callable[[float], float], draws: int, epsilon: float) -> float:
     """Delta at `epsilon` of what runs in finite arithmetic: an upper bound that holds.
 
-    Below epsilon 0 the ideal delta is read off that at 0: H_a <= 1 - a + H_1 for a < 1.
-
-    Args:
-        delta_at: the ideal mechanism's delta at an epsilon, an upper bound.
-        draws: noised values of one node in all steps, d times K.
-        epsilon: 0 or more; above 300 the bound is that at 300.
+    Below epsilon 0 the ideal delta is read off that at 0: H_a <= 1 - a + H_1 for a < 1. `delta_at`
+    is an upper bound of the ideal mechanism's delta at an epsilon; `draws` as in `with_slack`.
+    Above epsilon 300 the bound is that at 300.
     """
     kept = min(epsilon, _LARGEST_EPSILON)
     own = slack(draws, _spent_at(kept))
@@ -152,10 +141,8 @@ def delta_with_slack(delta_at: Callable[[float], float], draws: int, epsilon: fl
 def delta_without_slack(delta_below: Callable[[float], float], draws: int, epsilon: float) -> float:
     """A delta at `epsilon` below which what runs does not stay: a lower bound that holds.
 
-    Args:
-        delta_below: a lower bound of the ideal mechanism's delta at an epsilon.
-        draws: noised values of one node in all steps, d times K.
-        epsilon: 0 or more; above 300 the bound is 0.
+    `delta_below` is a lower bound of the ideal mechanism's delta at an epsilon; `draws` as in
+    `with_slack`. Above epsilon 300 the bound is 0.
     """
     if epsilon > _LARGEST_EPSILON:
         return 0.0

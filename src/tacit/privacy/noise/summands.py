@@ -47,27 +47,16 @@ _PURPOSE = "noise"  # that of every release: a node makes one at a step and part
 
 
 def summands(
-    values: Tensor,
-    deviation: float,
-    keys: NodeKeys,
-    nodes: Sequence[int],
-    k: int,
-    *,
-    part: int = 0,
+    values: Tensor, deviation: float, keys: NodeKeys, nodes: Sequence[int], k: int, *, part: int = 0
 ) -> Tensor:
     """What each node adds to the sum: lattice points, int64 `[nodes, d]`.
 
-    Args:
-        values: g_j, `[nodes, d]`, float64, each at most so large that `most_points` is within
-            `MOST_POINTS`; overwritten.
-        deviation: a, of each node's own noise, in units of the values.
-        keys: secret keys of at least these nodes.
-        nodes: which nodes, in the order of the rows.
-        k: the step.
-        part: its number, where a step has several sums.
+    `values` are g_j, `[nodes, d]`, float64, each at most so large that `most_points` is within
+    `MOST_POINTS`; overwritten. `deviation` is a, of each node's own noise, in their units. The rest
+    is as in `tacit.privacy.noise.gaussian.add_normal`.
 
     Raises:
-        InputError: the values are not float64, or as `tacit.privacy.noise.gaussian.add_normal`.
+        InputError: the values are not float64, or as there.
     """
     if values.dtype != torch.float64:
         raise InputError("values", str(values.dtype), "must be float64, which holds lattice points")

@@ -105,14 +105,12 @@ def paper_settings() -> tuple[PaperSetting, ...]:
     Row by row, algorithm by algorithm; of one experiment, the kindest reading comes first. Building
     the table takes a moment, and each row's bounds are computed when its `bounds` are called.
     """
-    rows = tuple(chain.from_iterable(read(_paper(name)) for name, read in _PAPERS.items()))
+    folder = resources.files("tacit.privacy.published") / "papers"
+    papers = {name: (folder / f"{name}.toml").read_text(encoding="utf-8") for name in _PAPERS}
+    read = (_PAPERS[name](tomllib.loads(text)) for name, text in papers.items())
+    rows = tuple(chain.from_iterable(read))
     order = {row.algorithm: index for index, row in reversed(list(enumerate(rows)))}
     return tuple(sorted(rows, key=lambda row: order[row.algorithm]))
-
-
-def _paper(name: str) -> Paper:
-    file = resources.files("tacit.privacy.published") / "papers" / f"{name}.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
