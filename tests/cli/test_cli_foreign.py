@@ -11,7 +11,7 @@ import pytest
 
 import tacit as library
 from experiments import tacit, write_experiment, write_module
-from tacit.analysis.audit.record import run_experiment
+from tacit.analysis.audit.report import run_experiment
 from tacit.analysis.score import evaluate_run
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError

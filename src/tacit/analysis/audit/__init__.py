@@ -15,11 +15,12 @@ from tacit.analysis.audit.deployed import (
     read_planted,
 )
 from tacit.analysis.audit.procedure import audit, audit_job
-from tacit.analysis.audit.record import record_audit, run_experiment
 from tacit.analysis.audit.report import (
     AuditOptions,
     audit_progress,
     audit_table,
+    record_audit,
+    run_experiment,
 )
 from tacit.report.documents.claims import (
     Attack,

@@ -17,7 +17,7 @@ below. At the confidence of an alarm, which leaves all attacks of an audit toget
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -73,29 +73,19 @@ Statistic = Callable[[Array, Known], Array]
 """(what was released, what is known beforehand) -> scores `[nodes]`."""
 
 
-def _shortest(y: Array, known: Known) -> Array:
-    """How far the sum falls short of the batch that was expected, at most."""
-    return _highest(known.batch * known.drawn[:, None] - y[:, :, CROWD])
-
-
-def _largest(y: Array, known: Known) -> Array:
-    """The largest value at any step: what outgrows the clipping bound."""
-    return _highest(known.signs[:, None] * y[:, :, CANARY])
-
-
-def _highest(values: Array) -> Array:
-    """The largest of all steps, `[nodes]`, of those in which something was released."""
-    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
-
-
 def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
     """The statistics that are tried on a problem, by name."""
-    if problem == OPPOSED:
-        return {LIKELIHOOD_RATIO: opposed_ratio, "largest value": _shortest}
-    return {
-        LIKELIHOOD_RATIO: likelihood_ratio(problem),
-        "largest value": _largest,
-    }
+
+    def largest(y: Array, known: Known) -> Array:
+        """Of all steps: what outgrows the clipping bound, or falls short of the batch expected."""
+        values = known.signs[:, None] * y[:, :, CANARY]
+        if problem == OPPOSED:
+            values = known.batch * known.drawn[:, None] - y[:, :, CROWD]
+        # Of those steps in which something was released.
+        return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
+
+    ratio = opposed_ratio if problem == OPPOSED else likelihood_ratio(problem)
+    return {LIKELIHOOD_RATIO: ratio, "largest value": largest}
 
 
 Bools = NDArray[np.bool_]
@@ -106,24 +96,13 @@ Merit = Callable[[Array, Array], Array]
 """(true positive rates, false positive rates) -> what the attack would prove, elementwise."""
 
 
-@dataclass(frozen=True)
-class Guesses:
-    """A fixed attack, by the name of its statistic, and its counts on the repetitions kept back."""
-
-    statistic: str
-    counts: Counts
-
-
 def epsilon_merit(delta: float) -> Merit:
     """An attack is as good as the epsilon it proves at `delta`."""
     return lambda tpr, fpr: epsilon_bounds_of(tpr, fpr, delta)
 
 
 def excess_merit(certificate: Mapping[float, float]) -> Merit:
-    """An attack is as good as what it proves beyond a certificate, at its worst delta.
-
-    The certificate is the certified epsilon at each of some deltas.
-    """
+    """An attack is as good as what it proves beyond the certified epsilons, at the worst delta."""
 
     def merit(tpr: Array, fpr: Array) -> Array:
         beyond = [
@@ -146,11 +125,11 @@ def balance_merit(tpr: Array, fpr: Array) -> Array:
 
 def fix_and_count(
     scores: Mapping[str, Array], inserted: Bools, *, merit: Merit, confidence: float
-) -> Guesses:
+) -> tuple[str, Counts]:
     """Choose the best statistic and threshold on the first repetitions, count on the others.
 
     Scores are `[repetitions]` for every statistic; `inserted`, bool `[repetitions]`, is True on D.
-    The confidence is that of the bound that is to be stated.
+    The confidence is that of the bound that is to be stated. The statistic is returned by its name.
     """
     learning = int(LEARNING_SHARE * len(inserted))
     chosen = [
@@ -159,20 +138,31 @@ def fix_and_count(
     ]
     _, threshold, name = max(chosen)
     guessed, truth = scores[name][learning:] >= threshold, inserted[learning:]
-    counts = Counts(
+    return name, Counts(
         positives=int(truth.sum()),
         true_positives=int((guessed & truth).sum()),
         negatives=int((~truth).sum()),
         false_positives=int((guessed & ~truth).sum()),
     )
-    return Guesses(name, counts)
 
 
 def _best_threshold(
     scores: Array, inserted: Bools, merit: Merit, confidence: float
 ) -> tuple[tuple[float, float], float]:
-    """(merit with its confidence, merit at even odds), and the threshold that has the most."""
-    thresholds = _candidates(scores)
+    """(merit with its confidence, merit at even odds), and the threshold that has the most.
+
+    It lies half-way between neighbouring scores; where there are many, quantiles are tried.
+    """
+    values = np.unique(scores)
+    middles = (values[1:] + values[:-1]) / 2
+    if len(values) < 2:
+        thresholds = np.append(values, np.inf)  # all or nothing
+    elif len(middles) <= MOST_THRESHOLDS:
+        thresholds = np.asarray(middles, np.float64)
+    else:
+        picked = np.linspace(0, len(middles) - 1, MOST_THRESHOLDS).astype(np.int64)
+        ends = np.concatenate([np.arange(100), len(middles) - 1 - np.arange(100)])
+        thresholds = np.asarray(middles[np.union1d(picked, ends)], np.float64)
     on, off = np.sort(scores[inserted]), np.sort(scores[~inserted])
     hits = len(on) - np.searchsorted(on, thresholds, side="left")
     false = len(off) - np.searchsorted(off, thresholds, side="left")
@@ -185,19 +175,6 @@ def _best_threshold(
     return (float(sure[best]), float(likely[best])), float(thresholds[best])
 
 
-def _candidates(scores: Array) -> Array:
-    """Thresholds half-way between neighbouring scores; where there are many, quantiles of them."""
-    values = np.unique(scores)
-    if len(values) < 2:
-        return np.append(values, np.inf)  # all or nothing
-    middles = (values[1:] + values[:-1]) / 2
-    if len(middles) <= MOST_THRESHOLDS:
-        return np.asarray(middles, np.float64)
-    picked = np.linspace(0, len(middles) - 1, MOST_THRESHOLDS).astype(np.int64)
-    ends = np.concatenate([np.arange(100), len(middles) - 1 - np.arange(100)])
-    return np.asarray(middles[np.union1d(picked, ends)], np.float64)
-
-
 # What is attacked.
 
 RUNS = 2**24  # seeds that one problem may use
@@ -206,9 +183,6 @@ DELTAS = (0.02, 0.1, 0.3)  # where the certificate is put to the test as well
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
-Scores = tuple[dict[str, Array], Bools]
-"""The value of each statistic, and whether D was there, of every repetition."""
-
 OF_SUMS = ("sampled-gaussian", "random-allocation-gaussian", "laplace")
 """Kinds of mechanisms of sums of clipped gradients over batches."""
 
@@ -290,9 +264,7 @@ def choose_target(plan: Plan, options: AuditOptions) -> Target:
         if (node.records, node.noise_scale) == (worst.records, worst.noise_scale)
         and (colluding is None or node == worst)
     ]
-    delta = options.delta
-    if delta is None:
-        delta = max(SMALLEST_DELTA, worst.delta or 0.0)
+    delta = max(SMALLEST_DELTA, worst.delta or 0.0) if options.delta is None else options.delta
     steps = options.steps or plan.steps
     mechanism = release.assumed_mechanism(worst, [(0, steps)])
     certificate = {delta: math.inf}  # where the bound is assumed, no epsilon holds
@@ -364,7 +336,14 @@ def worst_cases(
         traces that say who was drawn of all records that a node has; and the laboratory.
     """
     designs, small = _designs(plan, target), in_small(plan)
-    apart = _repetitions_apart(plan)
+    # Where what is released depends on public values other than by a linear function, nodes that
+    # share such values are no independent repetitions, but copies of the graph are, or nothing is
+    # (`docs/proofs/audits.md`, The laboratory). Of pairs, an estimate of one node has the noise of
+    # others in it.
+    apart: Apart = "copies"
+    if plan.release.pairs is None:
+        chosen = plan.config.algorithm
+        apart = chosen.definition.releases.apart(chosen.options)
     if apart == "copies":
         target = replace(target, nodes=(target.node.node,))
     node = small.nodes[target.node.node]
@@ -377,46 +356,31 @@ def worst_cases(
     traces: list[Trace] = []
     for number, problem in enumerate(dict.fromkeys(design.problem for design in designs), 1):
         own = [design for design in designs if design.problem == problem]
-        parts: list[Scores] = []
+        parts: list[tuple[dict[str, Array], Bools]] = []
         known: Known | None = None  # the same in every run
         for run in range(runs):
             observed = harness.observe(problem, seed_of(options, number, run))
             if len(traces) < KEPT_RUNS:
                 traces.append(observed.trace)
             known = known or known_of(small, node, observed.whole, colluders)
-            chosen = observed.rows(target.nodes)
-            y, statistics = observed.y[:, chosen], statistics_of(problem)
+            rows = observed.rows(target.nodes)
+            y, statistics = observed.y[:, rows], statistics_of(problem)
             scores = {name: of(y, known) for name, of in statistics.items()}
-            parts.append((scores, observed.inserted[chosen]))
+            parts.append((scores, observed.inserted[rows]))
             progress(own[0].name, run + 1, runs)
-        scores, inserted = _joined(parts)
+        scores = {name: np.concatenate([each[name] for each, _ in parts]) for name in statistics}
+        inserted = np.concatenate([there for _, there in parts])
         attacks.extend(_attack(design, scores, inserted, target) for design in own)
     drawn = traces
     if small != plan:  # who is drawn is asked of as many records as there are
-        steps, nodes = _drawable(plan, target.steps)
-        whole = set_up(plan, steps, nodes, context)
+        # Steps and nodes whose records are drawn in some seconds: of one graph, or of its copies.
+        each = sum(node.expected_batch + node.records / COINS_A_DRAW for node in plan.nodes)
+        most = MOST_DRAWN / (each * plan.release.local_steps)
+        steps = int(min(target.steps, max(LEAST_DRAWN, most)))
+        whole = set_up(plan, steps, len(plan.nodes) * max(1, int(most / steps)), context)
         problem, kept = designs[0].problem, range(KEPT_RUNS)
         drawn = [whole.observe(problem, seed_of(options, 14, run)).trace for run in kept]
     return [] if apart == "no" else attacks, traces, drawn, harness
-
-
-def _drawable(plan: Plan, steps: int) -> tuple[int, int]:
-    """Steps and nodes whose records are drawn in some seconds: of one graph, or of its copies."""
-    each = sum(node.expected_batch + node.records / COINS_A_DRAW for node in plan.nodes)
-    most = MOST_DRAWN / (each * plan.release.local_steps)
-    taken = int(min(steps, max(LEAST_DRAWN, most)))
-    return taken, len(plan.nodes) * max(1, int(most / taken))
-
-
-def _repetitions_apart(plan: Plan) -> Apart:
-    """Whose releases are independent repetitions: those of nodes, of copies of the graph, or none.
-
-    Where what is released depends on public values other than by a linear function, nodes that
-    share such values are no independent repetitions (`docs/proofs/audits.md`, The laboratory).
-    """
-    if plan.release.pairs is not None:  # an estimate of one node has the noise of others in it
-        return "copies"
-    return plan.config.algorithm.definition.releases.apart(plan.config.algorithm.options)
 
 
 def _affordable(plan: Plan, node: NodePlan, steps: int, apart: str) -> int:
@@ -428,14 +392,6 @@ def _affordable(plan: Plan, node: NodePlan, steps: int, apart: str) -> int:
     cost = steps * plan.release.local_steps * (1 + coins + drawn)
     cost *= math.sqrt(len(plan.nodes)) if apart == "copies" else 1.0
     return int(min(MOST_REPETITIONS, max(LEAST_REPETITIONS, NODE_STEPS / cost)))
-
-
-def _joined(parts: Sequence[Scores]) -> Scores:
-    """Scores and truth of all runs, one after the other."""
-    return (
-        {name: np.concatenate([scores[name] for scores, _ in parts]) for name in parts[0][0]},
-        np.concatenate([inserted for _, inserted in parts]),
-    )
 
 
 def seed_of(options: AuditOptions, problem: int, run: int) -> int:
@@ -454,26 +410,26 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
     if design.method == "gaussian-dp":
         # The likelihood ratio is all that two Gaussians differ in.
         ratio = {name: values for name, values in scores.items() if name == LIKELIHOOD_RATIO}
-        fixed = fix_and_count(ratio, inserted, merit=balance_merit, confidence=confidence)
-        more = {"mu": mu_lower(fixed.counts, confidence=confidence)}
+        statistic, counts = fix_and_count(
+            ratio, inserted, merit=balance_merit, confidence=confidence
+        )
+        more = {"mu": mu_lower(counts, confidence=confidence)}
         epsilon = epsilon_of_mu(more["mu"], target.delta)
         hardest = _at_delta(target, epsilon)
-        surely = epsilon_of_mu(mu_lower(fixed.counts, confidence=ALARM_CONFIDENCE), target.delta)
+        surely = epsilon_of_mu(mu_lower(counts, confidence=ALARM_CONFIDENCE), target.delta)
         alarm = _at_delta(target, surely).violated
     else:
         at_one_delta = design.method == "clopper-pearson"
         merit = epsilon_merit(target.delta) if at_one_delta else excess_merit(target.certificate)
-        fixed = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
-        compared = _compared(fixed.counts, target, confidence)
+        statistic, counts = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
+        compared = _compared(counts, target, confidence)
         epsilon = compared[0].epsilon
-        surely_compared = _compared(fixed.counts, target, ALARM_CONFIDENCE)
-        alarm = any(comparison.violated for comparison in surely_compared)
+        alarm = any(one.violated for one in _compared(counts, target, ALARM_CONFIDENCE))
         hardest = max(compared, key=lambda comparison: comparison.epsilon - comparison.certified)
-    counts = fixed.counts
     tpr, fpr = error_rates(counts, confidence)
     return Attack(
         name=design.name,
-        statistic=fixed.statistic,
+        statistic=statistic,
         method=design.method,
         epsilon=epsilon,
         hardest=hardest,

@@ -21,7 +21,7 @@ Gaussian. No score knows a coin. Gradients are taken at points that were release
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -126,7 +126,12 @@ class Alignment:
         self._of_forms: list[Tensor | None] = [None, None]
         if data.units is not None:
             self._of_forms = [full_shares(data.units, len(rows)), data.units.shares(rows)]
-        self._slots, self._filled = _by_node(forms.nodes, len(data.sizes))
+        # The canaries of every node, and which slots hold one, `[nodes, width]`.
+        counts = torch.bincount(forms.nodes, minlength=len(data.sizes))
+        width = max(1, int(counts.max()))
+        self._filled = torch.arange(width, device=forms.nodes.device) < counts[:, None]
+        self._slots = torch.zeros_like(self._filled, dtype=torch.int64)
+        self._slots[self._filled] = torch.argsort(forms.nodes, stable=True)
         self._apart = [(forms, self._numbers)]
         if crowd:
             nodes, slots = self._mask.nonzero(as_tuple=True)
@@ -158,7 +163,18 @@ class Alignment:
             clip: the clipping bound C.
             step: its number, by which dropout masks go.
         """
-        whole = self._others(points, clip, step) + self._halves(points, clip, step)
+        everyone = torch.arange(len(self._slots), device=self._device)
+        # Every node's sum of clipped gradients of the records that are no canaries,
+        coins = self._coins(step, everyone, self._indices)
+        found = self._gradient(points, *self._known, self._mask, clip, coins, self._shares)
+        whole = found.double() * self._factor[:, None]
+        # and what canaries add on average: half of both forms of each.
+        coins = self._coins(step, everyone, self._numbers[self._slots])
+        halves = torch.zeros_like(whole)
+        for (inputs, targets), shares in zip(self._forms.both, self._of_forms, strict=False):
+            shown, wanted, own = (_some(v, self._slots) for v in (inputs, targets, shares))
+            halves += self._gradient(points, shown, wanted, self._filled, clip, coins, own) / 2
+        whole = whole + halves
         weighed = precision[:, None] * released.double()
         self._crowd_agreed += float((weighed * whole).sum())
         self._crowd_square += float((precision[:, None] * whole * whole).sum())
@@ -167,12 +183,18 @@ class Alignment:
         size = wanted.abs().amax((0, 1)).clamp_min(1e-300)
         wanted, kept, start = (wanted / size).to(points[0].dtype), [], 0
         for forms, numbers in self._apart:
-            for part in self._parts(len(numbers)):
-                difference = self._difference(points, forms, numbers, part, clip, step)
-                for node, rows in _runs(forms.nodes[part]):
+            everyone = torch.arange(len(numbers), device=self._device)
+            for part in torch.split(everyone, 1 + CHUNK // self._model.parameters_count):
+                difference, first = self._difference(points, forms, numbers, part, clip, step), 0
+                # Those of one node follow each other.
+                for node, count in zip(
+                    *torch.unique_consecutive(forms.nodes[part], return_counts=True), strict=True
+                ):
+                    rows = slice(first, first + int(count))
                     agreed, expected = (difference[rows] @ wanted[node]).double().T * size[:, None]
                     self._agreed[start + part[rows]] += agreed
                     self._expected[start + part[rows]] += expected
+                    first = rows.stop
                 if self._gram is not None:
                     kept.append(difference.double())
             start += len(numbers)
@@ -197,10 +219,6 @@ class Alignment:
         found: NDArray[np.float64] = np.nan_to_num(scores[: len(self._numbers)].numpy())
         return found
 
-    def _parts(self, count: int) -> list[Tensor]:
-        width = 1 + CHUNK // self._model.parameters_count
-        return list(torch.split(torch.arange(count, device=self._device), width))
-
     def _difference(
         self,
         points: Sequence[Tensor],
@@ -220,24 +238,6 @@ class Alignment:
             for (inputs, targets), shares in zip(forms.both, self._of_forms, strict=False)
         )
         return own - other[0] if other else own
-
-    def _halves(self, points: Sequence[Tensor], clip: float | None, step: int) -> Tensor:
-        """What the canaries add on average: half of both forms of each, float64 `[nodes, d]`."""
-        nodes = torch.arange(len(self._slots), device=self._device)
-        coins = self._coins(step, nodes, self._numbers[self._slots])
-        total = torch.zeros_like(points[0], dtype=torch.float64)
-        both = self._apart[0][0].both
-        for (inputs, targets), shares in zip(both, self._of_forms, strict=False):
-            shown, wanted, own = (_some(v, self._slots) for v in (inputs, targets, shares))
-            total += self._gradient(points, shown, wanted, self._filled, clip, coins, own) / 2
-        return total
-
-    def _others(self, points: Sequence[Tensor], clip: float | None, step: int) -> Tensor:
-        """Every node's sum of clipped gradients of the records that are no canaries."""
-        nodes = torch.arange(len(self._slots), device=self._device)
-        coins = self._coins(step, nodes, self._indices)
-        found = self._gradient(points, *self._known, self._mask, clip, coins, self._shares)
-        return found.double() * self._factor[:, None]
 
     def _gradient(
         self,
@@ -263,27 +263,7 @@ class Alignment:
 
 
 def _some(values: Tensor | None, places: Tensor) -> Any:
-    """What is at some places; None of nothing."""
     return None if values is None else values[places]
-
-
-def _by_node(owners: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
-    """The canaries of every node, and which slots hold one, `[nodes, width]`."""
-    counts = torch.bincount(owners, minlength=nodes)
-    width = max(1, int(counts.max()))
-    filled = torch.arange(width, device=owners.device) < counts[:, None]
-    slots = torch.zeros(nodes, width, dtype=torch.int64, device=owners.device)
-    slots[filled] = torch.argsort(owners, stable=True)
-    return slots, filled
-
-
-def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
-    """Which node holds canaries that follow each other, and which these are."""
-    nodes, counts = torch.unique_consecutive(owners, return_counts=True)
-    start = 0
-    for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-        yield node, slice(start, start + count)
-        start += count
 
 
 def _known(
@@ -437,8 +417,15 @@ def run_once(
     and `on_step` is told how many steps are done.
     """
     rng = np.random.default_rng(seed)
-    zero_out = relation == ADD_OR_REMOVE_ONE and not _by_number(job)
-    ran = min(steps, _affordable_steps(job.plan))
+    chosen = job.config.algorithm
+    table = chosen.definition.table(chosen.options)
+    # Whether a record that is gone changes how the records after it are treated.
+    by_number = job.model.needs_coins or (table is not None and table.mini_batch is not None)
+    zero_out = relation == ADD_OR_REMOVE_ONE and not by_number
+    # Steps that take some fifteen seconds of one core, by public sizes; at least one.
+    drawn = sum(node.expected_batch for node in job.plan.nodes) * job.plan.release.local_steps
+    each = job.plan.parameters * (len(job.plan.nodes) + GRADIENT_TIME * drawn)
+    ran = min(steps, max(1, int(MOST_NOISE / each)))
     numbers = job.plan.parameters * (1 if zero_out else 2) * (job.model.unit_rows or 1)
     fewest = min(ran, FEW_SCORED)
     most = max(FEW_CANARIES, MOST_GRADIENTS // (numbers * fewest))
@@ -448,9 +435,14 @@ def run_once(
     units = job.train.units
     firsts = rows if units is None else units.starts[rows]
     right, was = job.train.targets[firsts], job.train.inputs_of(firsts)
-    made = was
+    made, bound = was, job.config.input_bound
     if canary == "unlike":
-        made = _unlike(job, firsts, was, rng)
+        if job.features is not None and job.raw is not None:  # features of such records
+            made = job.features(unlike(job.raw.inputs_of(firsts), rng, None))
+            made = made if bound is None else bounded_inputs(made, bound)
+        else:
+            made, packed = unlike(was, rng, bound), job.model.packed
+            made = made if packed is None else packed.possible(made, job.train.inputs)
         taken = made.to(job.dtype) if made.is_floating_point() else made
         if failures(job.model.evaluated, taken):
             canary, made = "mislabelled", was
@@ -517,30 +509,6 @@ def full_shares(units: Units, count: int) -> Tensor:
 def alike(values: Tensor, rows: int) -> Tensor:
     """Units of rows that are all the same, `[m, rows, ...]`, of values `[m, ...]`."""
     return values.unsqueeze(1).expand(-1, rows, *values.shape[1:])
-
-
-def _unlike(job: Job, rows: Tensor, was: Tensor, rng: np.random.Generator) -> Tensor:
-    """Inputs of the model that no record has; features of such records where there are features."""
-    if job.features is None or job.raw is None:
-        made = unlike(was, rng, job.config.input_bound)
-        packed = job.model.packed
-        return made if packed is None else packed.possible(made, job.train.inputs)
-    features = job.features(unlike(job.raw.inputs_of(rows), rng, None))
-    bound = job.config.input_bound
-    return features if bound is None else bounded_inputs(features, bound)
-
-
-def _by_number(job: Job) -> bool:
-    """Whether a record that is gone changes how the records after it are treated."""
-    chosen = job.config.algorithm
-    table = chosen.definition.table(chosen.options)
-    return job.model.needs_coins or (table is not None and table.mini_batch is not None)
-
-
-def _affordable_steps(plan: Plan) -> int:
-    """How many steps take some fifteen seconds of one core, by public sizes; at least one."""
-    drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
-    return max(1, int(MOST_NOISE / (plan.parameters * (len(plan.nodes) + GRADIENT_TIME * drawn))))
 
 
 def choose_rows(
@@ -639,17 +607,13 @@ def _look(
         whole = torch.zeros_like(points, dtype=torch.float64)
         whole[nodes] = release.after.double()
         precision = torch.zeros_like(whole[:, 0])
-        precision[nodes] = _precision(release).to(job.device)
+        deviations = torch.from_numpy(release.deviations)
+        precisions = torch.where(deviations > 0, deviations**-2, 0.0)  # one over the variance
+        precision[nodes] = precisions.to(job.device)
         if colluders is not None:
             whole, precision = _pooled(plan, release, whole, precision, colluders)
         clip = plan.release.clip.applied(release.step) if releases.clips == "gradients" else None
         alignment.add([points], whole, precision, clip, step=release.step)
-
-
-def _precision(release: TracedRelease) -> Tensor:
-    """One over the variance of the noise in each row, `[rows]`; 0 where there is none."""
-    deviations = torch.from_numpy(release.deviations)
-    return torch.where(deviations > 0, deviations**-2, 0.0)
 
 
 def _pooled(

@@ -31,7 +31,6 @@ from tacit.training.release import NodePlan
 from tacit.training.shared_noise import PairNoise
 
 Array = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 MOST_TRIED = 5000
 """Sets of colluders times sets of active nodes that are compared; of more, one by one is added."""
@@ -106,10 +105,15 @@ def colluders_of(plan: Plan, node: NodePlan, colluding: int, steps: int) -> Coll
     shape = np.asarray(plan.release.noise_shape[:steps])[taking]
     sets, which = np.unique(flags[taking], axis=0, return_inverse=True)
 
+    def each(members: Sequence[int]) -> list[Estimate]:
+        """The estimate of each set of active nodes."""
+        hidden = [[i for i in np.flatnonzero(on).tolist() if i not in members] for on in sets]
+        return [estimate_of(pairs, node.node, numbers) for numbers in hidden]
+
     def told(members: Sequence[int]) -> float:
         """What a unit of the node's sum shows in all steps, squared."""
-        gains = [_estimate(pairs, node.node, members, active).gain for active in sets]
-        return float(((np.array(gains)[which.ravel()] * shape) ** -2.0).sum())
+        gains = np.array([one.gain for one in each(members)])
+        return float(((gains[which.ravel()] * shape) ** -2.0).sum())
 
     others = [number for number in range(count) if number != node.node]
     wanted = min(colluding, len(others))
@@ -120,16 +124,11 @@ def colluders_of(plan: Plan, node: NodePlan, colluding: int, steps: int) -> Coll
         for _ in range(wanted):
             left = [number for number in others if number not in members]
             members = max(((*members, number) for number in left), key=told)
-    found = [_estimate(pairs, node.node, members, active) for active in sets]
+    found = each(members)
     estimates: list[Estimate | None] = [None] * steps
     for step, number in zip(np.flatnonzero(taking).tolist(), which.ravel().tolist(), strict=True):
         estimates[step] = found[number]
     return Colluders(node.node, tuple(sorted(members)), tuple(estimates))
-
-
-def _estimate(pairs: PairNoise, node: int, members: Sequence[int], active: Bools) -> Estimate:
-    hidden = [int(number) for number in np.flatnonzero(active) if number not in members]
-    return estimate_of(pairs, node, hidden)
 
 
 def drawn_pairs(
@@ -206,16 +205,9 @@ def estimated(
     units = np.divide(1.0, noise, out=np.zeros_like(noise), where=noise > 0)
     told[list(release.nodes)] = release.before.double().cpu().numpy() * units[:, None]
     told[colluders.node :: nodes] = 0.0  # of whom nothing is told
-    told += _known_pairs(plan, release, keys)
-    left = np.nan_to_num(values - told).reshape(copies, nodes, -1)
-    return np.asarray(np.einsum("j,cjd->cd", estimate.weights, left), np.float64)
-
-
-def _known_pairs(plan: Plan, release: TracedRelease, keys: PairKeys) -> Array:
-    """The noise of some pairs in one step, in units of each node's own noise, `[nodes, d]`."""
     pairs, active = plan.release.pairs, set(release.nodes)
     assert pairs is not None
-    known = np.zeros((len(plan.nodes), release.before.shape[1]))
+    known = np.zeros_like(values)  # of the pairs that they are an end of
     chosen = [place for place, pair in enumerate(keys.pairs) if active.issuperset(pair)]
     if chosen:
         drawn = drawn_pairs(plan, keys, chosen, known.shape[1], release.step, release.part)
@@ -223,5 +215,6 @@ def _known_pairs(plan: Plan, release: TracedRelease, keys: PairKeys) -> Array:
         ends = np.array([keys.pairs[place] for place in chosen])
         np.add.at(known, ends[:, 0], shares)
         np.subtract.at(known, ends[:, 1], shares)
-    in_units: Array = known / np.asarray(pairs.own)[:, None]
-    return in_units
+    told += known / np.asarray(pairs.own)[:, None]
+    left = np.nan_to_num(values - told).reshape(copies, nodes, -1)
+    return np.asarray(np.einsum("j,cjd->cd", estimate.weights, left), np.float64)

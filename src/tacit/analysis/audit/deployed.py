@@ -196,7 +196,6 @@ def read_planted(file: str | Path) -> Canaries:
 
 
 _FIELDS = tuple(field.name for field in fields(Canaries))
-_OF_MODEL = ("task.model",)
 
 
 def audit_deployed(
@@ -226,13 +225,19 @@ def audit_deployed(
             not a record, or it names functions that are not trusted.
     """
     folder = Path(run)
-    never = ("algorithm.name", "task.dataset", "task.metric", "nodes.source")
-    unused = (*never, *(() if model is None else _OF_MODEL))
+    unused: tuple[str, ...] = ("algorithm.name", "task.dataset", "task.metric", "nodes.source")
+    if model is not None:
+        unused = (*unused, "task.model")
     config = trusted_config(folder, trust, unused=unused)
     if config.privacy.unit_column is not None:
         expected = "must be 'record': canaries that are planted are rows"
         raise InputError("privacy.unit", config.privacy.unit, expected)
-    result = _result(folder)
+    try:
+        result = read_result(folder / RESULT)
+    except InputError:
+        raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
+    if result.model_shape is None or not (folder / MODEL).is_file():
+        raise InputError("RUN", str(folder), "has no common model")
     canaries = planted if isinstance(planted, Canaries) else read_planted(planted)
     own = tuple(sorted(set(canaries.nodes.tolist())))
     budgets = [
@@ -246,11 +251,13 @@ def audit_deployed(
     scores = _scores((folder, config), result, canaries, model, nodes)
     guessed = guess(scores, canaries.included.numpy())
     mechanisms = _mechanisms(folder, own)
-    family = None
-    if mechanisms and all(isinstance(one, Scheduled) for one in mechanisms):
+    family, scheduled = None, [one for one in mechanisms if isinstance(one, Scheduled)]
+    if mechanisms and len(scheduled) == len(mechanisms):
         family = epsilon_of_family(
             guessed,
-            lambda factor: [_scaled(one, factor) for one in mechanisms],
+            lambda factor: [
+                one.with_schedule([z * factor for z in schedule(one)]) for one in scheduled
+            ],
             delta=stated,
             confidence=confidence,
             times=times,
@@ -289,15 +296,6 @@ def audit_deployed(
     )
 
 
-def _scaled(mechanism: privacy.Mechanism, factor: float) -> privacy.Mechanism:
-    """The mechanism under so many times the noise."""
-    assert isinstance(mechanism, Scheduled)
-    scaled: privacy.Mechanism = mechanism.with_schedule(
-        [multiplier * factor for multiplier in schedule(mechanism)]
-    )
-    return scaled
-
-
 def _mechanisms(folder: Path, own: Sequence[int]) -> list[privacy.Mechanism]:
     """What the run's ledger holds of some nodes; none where a step was released more than once.
 
@@ -312,16 +310,6 @@ def _mechanisms(folder: Path, own: Sequence[int]) -> list[privacy.Mechanism]:
             return []
         found.append(privacy.from_statement(report.mechanisms[account.releases[0].mechanism]))
     return list(dict.fromkeys(found)) if len(found) == len(own) else []
-
-
-def _result(folder: Path) -> ResultDocument:
-    try:
-        result = read_result(folder / RESULT)
-    except InputError:
-        raise InputError("RUN", str(folder), f"has no result yet: {LET_IT_END}") from None
-    if result.model_shape is None or not (folder / MODEL).is_file():
-        raise InputError("RUN", str(folder), "has no common model")
-    return result
 
 
 def _scores(
@@ -347,7 +335,10 @@ def _scores(
         others = [_without(nodes[node], node, canaries) for node in own]
     count = len(canaries.nodes)
     width = max(1, min(MOST_KNOWN, MOST_NUMBERS // engine.parameters_count - count))
-    picked = [_some(part, -(-width // len(others))) for part in others]
+    most, picked = -(-width // len(others)), []
+    for inputs, targets in others:  # evenly spread
+        rows = torch.linspace(0, len(targets) - 1, min(most, len(targets))).long()
+        picked.append((inputs[rows], targets[rows]))
 
     def shown(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         seen = _seen(config, result, inputs)
@@ -438,13 +429,6 @@ def _engines(
     if end.shape != start.shape:
         raise InputError("RUN", str(folder), "has another model than the one that is audited")
     return (engine, start), end
-
-
-def _some(part: tuple[Tensor, Tensor], most: int) -> tuple[Tensor, Tensor]:
-    """Some of these records, evenly spread."""
-    inputs, targets = part
-    rows = torch.linspace(0, len(targets) - 1, min(most, len(targets))).long()
-    return inputs[rows], targets[rows]
 
 
 def _without(records: Any, node: int, canaries: Canaries) -> tuple[Tensor, Tensor]:

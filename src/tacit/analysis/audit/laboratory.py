@@ -61,14 +61,13 @@ from tacit.data.units import UnitRule, Units
 from tacit.gradients import Loss, StackedModel
 from tacit.training.job import DTYPES
 from tacit.training.plan import Plan
-from tacit.training.release import NodePlan
-from tacit.training.shared_noise import PairNoise
 
 CANARY, CROWD = 0, 1
 BARE = slice(2, 16)
 WIDTH = 16
 HUGE = 1e6
 
+Array = NDArray[np.float64]
 Vector = tuple[float, float]
 
 
@@ -125,7 +124,7 @@ def problem_of(plan: Plan, mechanism: privacy.Mechanism) -> Problem:
     return REPLACED_IN_BATCH if in_batch else REPLACED
 
 
-def table_signs(plan: Plan, steps: int) -> NDArray[np.float64]:
+def table_signs(plan: Plan, steps: int) -> Array:
     """The sign of the gradients that a table takes up in each step, `[steps]`; 1 without a table.
 
     It is filled at the sign 1. Then the sign changes as often as a record is drawn, about.
@@ -137,7 +136,7 @@ def table_signs(plan: Plan, steps: int) -> NDArray[np.float64]:
     return np.where(np.arange(steps) // often % 2 == 0, -1.0, 1.0)
 
 
-def directions(plan: Plan) -> NDArray[np.float64]:
+def directions(plan: Plan) -> Array:
     """The orthonormal directions of a lab's gradients, one a row, `[WIDTH, WIDTH]`: `CANARY` first.
 
     They are the coordinates, but for a clip that bounds each coordinate: there a gradient is
@@ -197,7 +196,7 @@ class _TurnedModel(Recorded):
 
 
 class _TurnedTable(Recorded):
-    def __init__(self, inner: StepTable, slope: Slope, signs: NDArray[np.float64]) -> None:
+    def __init__(self, inner: StepTable, slope: Slope, signs: Array) -> None:
         super().__init__(inner)
         self._slope, self._signs = slope, signs
 
@@ -208,7 +207,7 @@ class _TurnedTable(Recorded):
 
 
 class _TurnedContext(Recorded):
-    def __init__(self, inner: StepContext, slope: Slope, signs: NDArray[np.float64]) -> None:
+    def __init__(self, inner: StepContext, slope: Slope, signs: Array) -> None:
         super().__init__(inner)
         self._slope, self._signs = slope, signs
 
@@ -230,10 +229,6 @@ class _TurnedContext(Recorded):
             return self._inner.batch_difference(at, anchor, k, bound)
 
 
-def _anything(outputs: Tensor, targets: Tensor) -> None:
-    """Any targets will do: the loss does not read them."""
-
-
 def linear_model(
     dtype: torch.dtype,
     device: torch.device,
@@ -244,7 +239,8 @@ def linear_model(
     """The linear model, its weights at 0, under the product's own gradient engine."""
     module = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(module.weight)
-    loss = Loss("linear", (slope or Slope()).losses, None, _anything)
+    # Any targets will do: the loss does not read them.
+    loss = Loss("linear", (slope or Slope()).losses, None, lambda outputs, targets: None)
     return gradients.build(
         module,
         loss,
@@ -280,8 +276,7 @@ def stack_records(
     """The records of all nodes; the canary, or what stands for it, is a node's last one.
 
     `records` are J of each node, and `inserted`, bool `[nodes]`, is True where it holds D.
-    Gradients are in units of `clip`, along the directions `basis`, one a row; see `directions`.
-    None: the coordinates.
+    Gradients are in units of `clip`, along `basis`, see `directions`; None: the coordinates.
 
     A record's target, which the loss does not read, is its number in the stack: it says who was
     drawn. In a node that holds D' of a zero-out problem the last row is still in the stack, but is
@@ -313,7 +308,6 @@ def stack_records(
 
 # Runs.
 
-Array = NDArray[np.float64]
 FEW_RECORDS, FEW_DRAWN = 40, 10  # of a node, and of its batch, where more make no difference
 FEW_ROWS = 4  # of a unit
 MOST_NODES = 1024
@@ -396,7 +390,11 @@ class Harness:
         seed: int,
         replay: Sequence[Noised] = (),
     ) -> Trace:
-        train, plan = self.plan.config.train, self._stacked(problem, inserted, seed)
+        train, plan = self.plan.config.train, seeded(self.copied(), seed)
+        if problem.instead is None:  # without the record that D' lacks
+            nodes = zip(plan.nodes, inserted, strict=True)
+            left = (replace(node, records=node.records - 1 + int(held)) for node, held in nodes)
+            plan = replace(plan, nodes=tuple(left))
         dtype, device = DTYPES[train.dtype], torch.device(train.device)
         rule = rule_of(plan)
         data = stack_records(
@@ -429,17 +427,6 @@ class Harness:
         signs = table_signs(self.plan, self.steps)
         return cast(StepContext, _TurnedContext(context, slope, signs))
 
-    def _stacked(self, problem: Problem, inserted: NDArray[np.bool_], seed: int) -> Plan:
-        """The plan of all copies under seeded noise, without the record that D' lacks."""
-        whole, absent = self.copied(), np.zeros_like(inserted)
-        if problem.instead is None:
-            absent = ~inserted
-        nodes = tuple(
-            replace(node, records=node.records - int(gone))
-            for node, gone in zip(whole.nodes, absent, strict=True)
-        )
-        return replace(seeded(whole, seed), nodes=nodes)
-
     def copied(self) -> Plan:
         """The plan of all copies; node i of copy c is number `c * nodes + i`."""
         nodes = tuple(
@@ -447,12 +434,18 @@ class Harness:
             for copy in range(self.copies)
             for node in self.plan.nodes
         )
-        release = self.plan.release
+        release, pairs = self.plan.release, self.plan.release.pairs
         activity = _copied(release.activity, self.copies)
-        pairs = _copied_pairs(release.pairs, self.copies)
-        return replace(
-            self.plan, nodes=nodes, release=replace(release, activity=activity, pairs=pairs)
-        )
+        if pairs is not None:  # which stay within their copy
+            moved = [copy * len(self.plan.nodes) for copy in range(self.copies)]
+            pairs = replace(
+                pairs,
+                pairs=tuple((i + first, j + first) for first in moved for i, j in pairs.pairs),
+                own=pairs.own * self.copies,
+                active=None if pairs.active is None else np.tile(pairs.active, (1, self.copies)),
+            )
+        release = replace(release, activity=activity, pairs=pairs)
+        return replace(self.plan, nodes=nodes, release=release)
 
 
 def _released(trace: Trace, public: Trace | None, steps: int) -> Array:
@@ -466,10 +459,10 @@ def _released(trace: Trace, public: Trace | None, steps: int) -> Array:
     """
     y = np.full((steps, *trace.start.shape), math.nan)
     for number, release in enumerate(trace.releases):
-        moved, nodes = release.after.double(), list(release.nodes)
+        moved = release.after.double()
         if public is not None:
             moved = moved - public.releases[number].before.double()
-        y[release.step, nodes] = moved.cpu().numpy() / release.deviations[:, None]
+        y[release.step, list(release.nodes)] = moved.cpu().numpy() / release.deviations[:, None]
     return y
 
 
@@ -484,20 +477,6 @@ def _copied(activity: Activity | None, copies: int) -> Activity | None:
     return replace(activity, active=np.tile(activity.active, (1, copies)), partner=partner)
 
 
-def _copied_pairs(pairs: PairNoise | None, copies: int) -> PairNoise | None:
-    """The noise of the pairs of all copies of the graph; pairs stay within theirs."""
-    if pairs is None:
-        return None
-    nodes = len(pairs.own)
-    moved = [copy * nodes for copy in range(copies)]
-    return replace(
-        pairs,
-        pairs=tuple((i + first, j + first) for first in moved for i, j in pairs.pairs),
-        own=pairs.own * copies,
-        active=None if pairs.active is None else np.tile(pairs.active, (1, copies)),
-    )
-
-
 def in_small(plan: Plan) -> Plan:
     """The plan with fewer records a node, wherever its mechanism is the same for so many.
 
@@ -505,7 +484,12 @@ def in_small(plan: Plan) -> Plan:
     and a laboratory without them takes less time. The sampling rate stays, and so does the noise.
     Noise of pairs is in units of the mean over a batch: all batches must shrink alike then.
     """
-    nodes, pairs = tuple(_small(plan, node) for node in plan.nodes), plan.release.pairs
+    stated, fewer = plan.release.assumed_mechanism, []
+    for node in plan.nodes:
+        records = max(FEW_RECORDS, math.ceil(FEW_DRAWN / node.rate))
+        few = replace(node, records=records, expected_batch=node.rate * records)
+        fewer.append(few if records < node.records and stated(few) == stated(node) else node)
+    nodes, pairs = tuple(fewer), plan.release.pairs
     if pairs is None:
         return replace(plan, nodes=nodes)
     shares = {
@@ -516,16 +500,6 @@ def in_small(plan: Plan) -> Plan:
         return plan
     release = replace(plan.release, pairs=pairs.scaled(1 / shares.pop()))
     return replace(plan, nodes=nodes, release=release)
-
-
-def _small(plan: Plan, node: NodePlan) -> NodePlan:
-    records = max(FEW_RECORDS, math.ceil(FEW_DRAWN / node.rate))
-    if records >= node.records:
-        return node
-    fewer = replace(node, records=records, expected_batch=node.rate * records)
-    stated = plan.release.assumed_mechanism
-    same = stated(fewer) == stated(node)
-    return fewer if same else node
 
 
 def set_up(

@@ -125,34 +125,26 @@ def _by_mixtures(y: Array, known: Known, sides: tuple[Side, Side]) -> Array:
     present, absent = sides
     ratios = _log_mixture(y, present, known) - _log_mixture(y, absent, known)
     ratios = np.where(np.isfinite(y), ratios, 0.0)  # whoever released nothing shows nothing
-    if known.epoch > 1:
-        return _once_an_epoch(ratios, known.epoch)
-    return np.asarray(ratios.sum(0), np.float64)
-
-
-def _once_an_epoch(ratios: Array, steps: int) -> Array:
-    """The log-ratio of all steps, from that of each with the chance of one of so many, `[nodes]`.
-
-    A step's ratio is 1 + (R - 1) / t, R that of a step that draws the record; an epoch's is
-    1 + the sum of (R - 1) / t, since the record is drawn at one of its steps.
-    """
+    if known.epoch <= 1:
+        return np.asarray(ratios.sum(0), np.float64)
+    # A step's ratio is 1 + (R - 1) / t, R that of a step that draws the record; an epoch's is
+    # 1 + the sum of (R - 1) / t, since the record is drawn at one of its steps.
     total = np.zeros(ratios.shape[1])
-    for first in range(0, len(ratios), steps):
-        moved = np.expm1(ratios[first : first + steps]).sum(0)
+    for first in range(0, len(ratios), known.epoch):
+        moved = np.expm1(ratios[first : first + known.epoch]).sum(0)
         total += np.log1p(np.maximum(moved, -1 + 1e-12))
     return total
 
 
 def _log_mixture(y: Array, side: Side, known: Known) -> Array:
-    with np.errstate(divide="ignore"):  # where a step has but one outcome
-        terms = [np.log(chance) + _log_density(y - place, known) for chance, place in side]
+    terms = []
+    for chance, place in side:
+        off = y - place
+        # Of the noise, but for a constant, which is 0 where nothing is known.
+        density = -np.abs(off) if known.noise == "laplace" else -(off**2) / 2
+        with np.errstate(divide="ignore"):  # where a step has but one outcome
+            terms.append(np.log(chance) + np.where(np.isnan(density), 0.0, density))
     return np.asarray(np.logaddexp.reduce(terms), np.float64)
-
-
-def _log_density(y: Array, known: Known) -> Array:
-    """Log of the noise's density, but for a constant, which is 0 where nothing is known."""
-    density = -np.abs(y) if known.noise == "laplace" else -(y**2) / 2
-    return np.where(np.isnan(density), 0.0, density)
 
 
 def _moved(known: Known) -> Side:

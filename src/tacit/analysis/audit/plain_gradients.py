@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -124,34 +123,15 @@ def clipped(gradients: Tensor, bound: float, norm: ClipNorm) -> Tensor:
     at `tacit.privacy.mechanisms.clipping.Clipping`.
     """
     finite = torch.isfinite(gradients).all(dim=1, keepdim=True)
-    return torch.where(finite, _CLIPS[norm](gradients, bound), 0.0)
-
-
-def _in_units(gradients: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients in units of their largest number, whose square may overflow; that; their norms."""
+    # In units of their largest number, whose square may overflow.
     largest = gradients.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(gradients.dtype).tiny)
-    units = gradients / largest
-    return units, largest, torch.linalg.vector_norm(units, ord=order, dim=1, keepdim=True)
-
-
-def _scaled(gradients: Tensor, bound: float, order: int) -> Tensor:
-    units, largest, norms = _in_units(gradients, order)
-    return units * torch.minimum(largest, bound / norms.clamp(min=1.0))
-
-
-def _automatic(gradients: Tensor, bound: float) -> Tensor:
-    units, largest, norms = _in_units(gradients, 2)  # as Bu et al. have it
-    return units * (bound / (norms + AUTOMATIC_GAMMA / largest))
-
-
-def _clamped(gradients: Tensor, bound: float) -> Tensor:
-    limit = bound / math.sqrt(gradients.shape[1])
-    return gradients.clamp(-limit, limit)
-
-
-_CLIPS: Mapping[ClipNorm, Callable[[Tensor, float], Tensor]] = {
-    "l2": lambda gradients, bound: _scaled(gradients, bound, 2),
-    "l1": lambda gradients, bound: _scaled(gradients, bound, 1),
-    "coordinate": _clamped,
-    "automatic": _automatic,
-}
+    units, order = gradients / largest, 1 if norm == "l1" else 2
+    norms = torch.linalg.vector_norm(units, ord=order, dim=1, keepdim=True)
+    if norm == "coordinate":
+        limit = bound / math.sqrt(gradients.shape[1])
+        made = gradients.clamp(-limit, limit)
+    elif norm == "automatic":  # as Bu et al. have it
+        made = units * (bound / (norms + AUTOMATIC_GAMMA / largest))
+    else:
+        made = units * torch.minimum(largest, bound / norms.clamp(min=1.0))
+    return torch.where(finite, made, 0.0)

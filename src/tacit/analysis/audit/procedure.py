@@ -29,6 +29,7 @@ from tacit.analysis.audit.attacks import (
 )
 from tacit.analysis.audit.canaries import run_once
 from tacit.analysis.audit.colluders import colluders_of
+from tacit.analysis.audit.fidelity.accounted import unit_findings
 from tacit.analysis.audit.fidelity.finding import MOST_TESTS, Finding
 from tacit.analysis.audit.fidelity.interference import interference_findings
 from tacit.analysis.audit.fidelity.leaving import leaving_findings
@@ -42,9 +43,8 @@ from tacit.analysis.audit.fidelity.pair_noise import (
 )
 from tacit.analysis.audit.fidelity.sampling import sampling_findings
 from tacit.analysis.audit.fidelity.sensitivity import sensitivity_findings
-from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import WIDTH
-from tacit.analysis.audit.recorder import ContextFactory, Trace, run_traced, seeded
+from tacit.analysis.audit.recorder import ContextFactory, run_traced, seeded
 from tacit.analysis.audit.report import AuditOptions, audit_document
 from tacit.analysis.settings.processes import call_there
 from tacit.config import Config
@@ -104,7 +104,10 @@ def audit_job(
     context: ContextFactory = StackedContext,
     progress: Progress = _silent,
 ) -> AuditDocument:
-    """`audit` of a prepared experiment, with the code that executes a step as an argument."""
+    """`audit` of a prepared experiment, with the code that executes a step as an argument.
+
+    It writes nothing where a run may have written.
+    """
     if job.config.faults.simulated:
         raise InputError(
             "faults", "simulated", "leave them out in an audit: what is lost tells an observer less"
@@ -124,22 +127,16 @@ def audit_job(
     place = table.directory.absolute()
     disk = next(folder for folder in (place, *place.parents) if folder.is_dir())
     with tempfile.TemporaryDirectory(dir=disk) as folder:
-        own = replace(job, plan=_with_table_in(job.plan, folder))
+        elsewhere = chosen.options.model_copy(update={"table_directory": folder})
+        algorithm = chosen.model_copy(update={"options": elsewhere})
+        config = job.plan.config.model_copy(update={"algorithm": algorithm})
+        own = replace(job, plan=replace(job.plan, config=config))
         return _audit(own, options, context, progress)
-
-
-def _with_table_in(plan: Plan, folder: str) -> Plan:
-    """The plan whose gradient table is in another folder than that of a run."""
-    settings = plan.config.algorithm
-    options = settings.options.model_copy(update={"table_directory": folder})
-    algorithm = settings.model_copy(update={"options": options})
-    return replace(plan, config=plan.config.model_copy(update={"algorithm": algorithm}))
 
 
 def _audit(
     job: Job, options: AuditOptions, context: ContextFactory, progress: Progress
 ) -> AuditDocument:
-    """An audit that writes nothing where a run may have written."""
     began = time.perf_counter()
     plan = job.plan
     target = choose_target(plan, options)
@@ -192,7 +189,20 @@ def _audit(
         guaranteed_epsilon=target.guaranteed,
         nodes=target.nodes,
         steps=target.steps,
-        tested=_tested(job),
+        tested=(
+            AuditedModel(
+                place="own model",
+                model=job.config.task.model,
+                parameters=plan.parameters,
+                gradient_path=job.model.path,
+            ),
+            AuditedModel(
+                place="laboratory",
+                model="linear, with worst-case gradients",
+                parameters=WIDTH,
+                gradient_path="closed form",
+            ),
+        ),
         seconds=time.perf_counter() - began,
     )
 
@@ -235,67 +245,38 @@ def _own_findings(
 
     `laboratory` and `shared` are samples of the laboratory's noise: of nodes, and of pairs.
     """
-    seed = seed_of(options, 15, 0)
-    own = _own_trace(job, seed, context, progress)
-    steps = len(own.models) - 1
-    seconds = SECONDS if options.seconds is None else options.seconds
-    progress("tests of the noise", 0, 1)
-    sample = noise_sample([own], job.plan, steps=steps, where="the run of your own model")
-    findings = noise_findings([laboratory, sample])
-    own_pairs = pair_sample([own], job.plan, where="the run of your own model")
-    if own_pairs is not None:
-        looked_at = [*shared, own_pairs]
-        findings += pair_noise_findings([one.noise for one in looked_at])
-        findings += [ends_finding(looked_at), keys_finding(job)]
-    progress("runs on other records", 0, 1)
-    compared = _compared_steps(job.plan)
-    findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)
-    findings += unit_findings(job)
-    progress("what leaves a process", 0, 1)
-    findings += leaving_findings(job, context=context)
-    progress("search for worst-case records", 0, 1)
-    findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
-    return findings
-
-
-def _own_trace(job: Job, seed: int, context: ContextFactory, progress: Progress) -> Trace:
-    """A run of the experiment's own model on its own records, of as many steps as are worth it."""
-    plan = job.plan
-    numbers = len(plan.nodes) * plan.parameters
+    plan, seed = job.plan, seed_of(options, 15, 0)
+    # Of the own model on its own records, as many steps as are worth it.
     drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
+    numbers = len(plan.nodes) * plan.parameters
     most = min(MOST_NUMBERS / numbers, MOST_WORK / (drawn * plan.parameters))
     steps = min(plan.steps, max(LEAST_STEPS, int(most)))
-    return run_traced(
+    own = run_traced(
         seeded(plan, seed),
         job.model,
         job.train,
         local_exchange(job),
         context=context,
         steps=steps,
-        models=True,
         on_step=lambda k, points, trace: progress("noise of the own model", k + 1, steps),
     )
-
-
-def _compared_steps(plan: Plan) -> int:
-    """Steps of the runs on other records: all of a small experiment's, the first ones of others."""
-    drawn = sum(node.expected_batch for node in plan.nodes) * plan.release.local_steps
+    progress("tests of the noise", 0, 1)
+    sample = noise_sample([own], plan, steps=steps, where="the run of your own model")
+    findings = noise_findings([laboratory, sample])
+    own_pairs = pair_sample([own], plan, where="the run of your own model")
+    if own_pairs is not None:
+        looked_at = [*shared, own_pairs]
+        findings += pair_noise_findings([one.noise for one in looked_at])
+        findings += [ends_finding(looked_at), keys_finding(job)]
+    progress("runs on other records", 0, 1)
+    # All steps of a small experiment, the first ones of others.
     most = COMPARED_WORK / ((drawn + len(plan.nodes)) * plan.parameters)
-    return min(plan.steps, MOST_COMPARED, max(LEAST_STEPS, int(most)))
-
-
-def _tested(job: Job) -> tuple[AuditedModel, ...]:
-    """The models whose training was looked at."""
-    own = AuditedModel(
-        place="own model",
-        model=job.config.task.model,
-        parameters=job.plan.parameters,
-        gradient_path=job.model.path,
-    )
-    laboratory = AuditedModel(
-        place="laboratory",
-        model="linear, with worst-case gradients",
-        parameters=WIDTH,
-        gradient_path="closed form",
-    )
-    return own, laboratory
+    compared = min(plan.steps, MOST_COMPARED, max(LEAST_STEPS, int(most)))
+    findings += interference_findings(job, context=context, seed=seed + 1, steps=compared)
+    findings += unit_findings(job)
+    progress("what leaves a process", 0, 1)
+    findings += leaving_findings(job, context=context)
+    progress("search for worst-case records", 0, 1)
+    seconds = SECONDS if options.seconds is None else options.seconds
+    findings += sensitivity_findings(job, context=context, seed=seed + RESERVED, seconds=seconds)
+    return findings

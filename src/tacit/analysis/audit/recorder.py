@@ -296,15 +296,8 @@ class Trace:
 
     def forget(self) -> None:
         """Drops what was recorded so far: of a long run, one step is looked at at a time."""
-        kept: Sequence[list[Any]] = (
-            self.sent,
-            self.releases,
-            self.sums,
-            self.divisions,
-            self.drawn,
-            self.calls,
-            self.noise.asked,
-        )
+        steps: Sequence[list[Any]] = (self.sent, self.releases, self.sums, self.divisions)
+        kept: Sequence[list[Any]] = (*steps, self.drawn, self.calls, self.noise.asked)
         for one in kept:
             one.clear()
 
@@ -482,17 +475,19 @@ class _RecordedContext(Recorded):
     ) -> Tensor:
         trace, plan = self._trace, self._trace.plan
         numbers, active = list(self._inner.nodes), plan.release.active(k)
-        rows = [
-            row for row, node in enumerate(numbers) if active is None or active[node % len(active)]
-        ]
+        flags = [True] if active is None else active
+        rows = [row for row, node in enumerate(numbers) if flags[node % len(flags)]]
         factors = torch.as_tensor(scale, dtype=torch.float64).expand(len(total), 1)[:, 0].tolist()
         nodes = tuple(numbers[row] for row in rows)
-        deviations = [
-            plan.release.noise_std(plan.nodes[numbers[row]], k) * factors[row] for row in rows
-        ]
+        planned = [plan.release.noise_std(plan.nodes[node], k) for node in nodes]
+        deviations = [std * factors[row] for std, row in zip(planned, rows, strict=True)]
         before = total[rows].clone()
         released = self._inner.add_noise(total, k, scale=scale, part=part)
-        last = trace.releases[-1] if trace.releases else None
+        drawn, summed = (
+            (trace.releases[-1].draws.stop, trace.releases[-1].sums.stop)
+            if trace.releases
+            else (0, 0)
+        )
         trace.releases.append(
             TracedRelease(
                 step=k,
@@ -501,8 +496,8 @@ class _RecordedContext(Recorded):
                 before=before,
                 after=released[rows].clone(),
                 deviations=np.asarray(deviations, np.float64),
-                draws=slice(0 if last is None else last.draws.stop, len(trace.drawn)),
-                sums=slice(0 if last is None else last.sums.stop, len(trace.sums)),
+                draws=slice(drawn, len(trace.drawn)),
+                sums=slice(summed, len(trace.sums)),
                 offsets=None if plan.release.pairs is None else trace.noise.offsets(nodes, before),
             )
         )

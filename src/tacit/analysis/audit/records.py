@@ -37,7 +37,6 @@ from tacit.analysis.audit.canaries import alike, mislabel
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
 from tacit.data import StackedData, bounded_inputs
 from tacit.errors import InputError, RecordsError
-from tacit.gradients.inputs import Packed
 from tacit.gradients.losses import OF_NUMBERS
 from tacit.models.architectures import failures
 from tacit.training.job import Job
@@ -110,14 +109,6 @@ def _next_label(labels: Tensor, classes: int) -> Tensor:
     return (labels.flip(0) + 1) % classes
 
 
-def _least_label(labels: Tensor, classes: int) -> Tensor:
-    return torch.zeros_like(labels)
-
-
-def _last_label(labels: Tensor, classes: int) -> Tensor:
-    return torch.full_like(labels, classes - 1)
-
-
 CHANGES: Mapping[str, Change] = {
     "all others": Change(
         "every record is another one, in another order",
@@ -129,13 +120,13 @@ CHANGES: Mapping[str, Change] = {
     "all zeros": Change(
         "every record holds zeros and the smallest label",
         torch.zeros_like,
-        _least_label,
+        lambda labels, classes: torch.zeros_like(labels),
         torch.zeros_like,
     ),
     "all large": Change(
         "every record is a thousand times larger and has the largest label",
         lambda values: LARGER * (values + 1),
-        _last_label,
+        lambda labels, classes: torch.full_like(labels, classes - 1),
         lambda values: LARGER * (values + 1),
     ),
     "one extreme": Change(
@@ -154,13 +145,12 @@ def other_records(job: Job, change: Change) -> StackedData | None:
 
     They are as many of each node, of the same shapes and types, within `input_bound`.
     """
-    changed = _changed(job, change)
-    if job.features is None:
-        return changed if _fits(job, changed) else None
-    try:
-        made = job.train_of(changed)
-    except RecordsError:
-        return None
+    made = _changed(job, change)
+    if job.features is not None:
+        try:
+            made = job.train_of(made)
+        except RecordsError:
+            return None
     return made if _fits(job, made) else None
 
 
@@ -171,8 +161,14 @@ def other_inputs(job: Job, change: Change) -> StackedData | None:
 
 
 def _changed(job: Job, change: Change) -> StackedData:
-    """All records changed, as they are read."""
-    train = _read(job)
+    """All records changed, as they are read.
+
+    Raises:
+        InputError: the job has let the records go that it read.
+    """
+    if job.features is not None and job.raw is None:
+        raise InputError("job", "without its records", "prepare it with keep_raw=True")
+    train = job.train if job.raw is None else job.raw
     stored = _changed_inputs(job, train, change)
     targets = _changed_targets(job, train.targets, change)
     units = train.units
@@ -192,23 +188,11 @@ def _changed(job: Job, change: Change) -> StackedData:
     return StackedData(stored[rows], targets[rows], *sizes, train.bytes, one, train.packed)
 
 
-def _read(job: Job) -> StackedData:
-    """The job's records as they were read.
-
-    Raises:
-        InputError: the job has let them go.
-    """
-    if job.features is not None and job.raw is None:
-        raise InputError("job", "without its records", "prepare it with keep_raw=True")
-    return job.train if job.raw is None else job.raw
-
-
 def _fits(job: Job, data: StackedData) -> bool:
     """Whether records keep the public rules, and all of them pass through the model."""
     outputs = job.model.outputs(job.model.start(1, job.dtype, job.device), job.train.first.inputs)
-    if not all(
-        _fit(job, outputs[0], own) for own in torch.split(data.targets, data.sizes.tolist())
-    ):
+    targets = torch.split(data.targets, data.sizes.tolist())
+    if not all(_fit(job, outputs[0], own) for own in targets):
         return False
     module, everyone = _module(job), torch.arange(len(data.targets), device=data.targets.device)
     parts = torch.split(everyone, _TRIED)  # few, as the first one that fails is looked through
@@ -218,20 +202,13 @@ def _fits(job: Job, data: StackedData) -> bool:
 def _changed_inputs(job: Job, train: StackedData, change: Change) -> Tensor:
     if not train.bytes and not train.stored.is_floating_point():
         return change.labels(train.stored, _ids(_module(job), train.stored))
-    changed = _changed_bytes if train.bytes else _changed_numbers
     parts = torch.split(train.stored, _AT_ONCE)  # as numbers, bytes take four times the memory
-    made = torch.cat([changed(part, change) for part in parts])
-    exist = train.packed is None or train.bytes
-    return made if exist else cast(Packed, train.packed).possible(made, train.stored)
-
-
-def _changed_numbers(stored: Tensor, change: Change) -> Tensor:
-    return change.inputs(stored).nan_to_num()  # without what is beyond the type
-
-
-def _changed_bytes(stored: Tensor, change: Change) -> Tensor:
-    shares = change.inputs(stored.float() / 255).abs().clamp(0, 1)
-    return (255 * shares).round().to(stored.dtype)
+    if train.bytes:
+        shares = (change.inputs(part.float() / 255).abs().clamp(0, 1) for part in parts)
+        return torch.cat([(255 * share).round().to(train.stored.dtype) for share in shares])
+    # Without what is beyond the type.
+    made = torch.cat([change.inputs(part).nan_to_num() for part in parts])
+    return made if train.packed is None else train.packed.possible(made, train.stored)
 
 
 def _changed_targets(job: Job, targets: Tensor, change: Change) -> Tensor:
@@ -276,27 +253,21 @@ def marker(job: Job, inputs: Tensor, targets: Tensor, seed: int) -> Candidate | 
     of several records, each in its place. Of the targets `[records, ...]` it has the first.
     """
     draws = torch.Generator().manual_seed(seed)
-    shape, module = inputs.shape[1:], _module(job)
+    shape, module, flat = inputs.shape[1:], _module(job), inputs.flatten(1)
     for number in range(_MARKERS):
         if number % 2:
-            made = _mixed(inputs, draws)
+            rows = torch.randint(len(flat), (flat.shape[1],), generator=draws).to(flat.device)
+            made = flat.gather(0, rows.unsqueeze(0))[0].reshape(shape)
         elif inputs.is_floating_point():
             made = torch.randn(shape, generator=draws, dtype=torch.float64).to(inputs)
         else:
             made = torch.randint(_ids(module, inputs), shape, generator=draws).to(inputs)
         if job.model.packed is not None:
             made = job.model.packed.possible(made, inputs)
-        known = bool((inputs == made).flatten(1).all(dim=1).any())
+        known = bool((flat == made.flatten()).all(dim=1).any())
         if not known and _takes(job, module, made.unsqueeze(0)):
             return Candidate("left out", made, targets[0].clone())
     return None
-
-
-def _mixed(inputs: Tensor, draws: torch.Generator) -> Tensor:
-    """One record, each number of which is that of some record in the same place."""
-    flat = inputs.flatten(1)
-    rows = torch.randint(len(flat), (flat.shape[1],), generator=draws).to(flat.device)
-    return flat.gather(0, rows.unsqueeze(0))[0].reshape(inputs.shape[1:])
 
 
 def candidates(job: Job, place: Place, at: Tensor | None, seed: int) -> Iterator[Candidate]:
@@ -394,8 +365,7 @@ def _cancelling(
     inputs: Tensor, size: float, draws: torch.Generator, axis: int | None = None
 ) -> Tensor:
     """Positions in pairs that are opposite but for a rest of ordinary size."""
-    if axis is None:
-        axis = 2 if inputs.ndim > 3 else 1
+    axis = axis or (2 if inputs.ndim > 3 else 1)
     length = inputs.shape[axis]
     rest = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
     halves = torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
@@ -431,17 +401,6 @@ def _declared(job: Job, candidate: Candidate, module: nn.Module) -> Iterator[Can
         yield Candidate(candidate.name, inputs, targets)
 
 
-def _labels(job: Job, target: Tensor) -> list[Tensor]:
-    """Targets that are tried for one record, its own first."""
-    tried = [target]
-    while len(tried) < min(_LABELS_TRIED, max(2, job.outputs)):
-        following = _wrong(job, tried[-1].unsqueeze(0))[0]
-        if any(torch.equal(following, one) for one in tried):
-            break
-        tried.append(following)
-    return tried
-
-
 def _searched(job: Job, place: Place, at: Tensor, module: nn.Module) -> Iterator[Candidate]:
     """What ascent finds from the first record, in the place of all."""
     inputs, targets, _, _ = place
@@ -451,7 +410,13 @@ def _searched(job: Job, place: Place, at: Tensor, module: nn.Module) -> Iterator
     bound = job.plan.release.clip.bound(0) or 1.0
     norm = job.plan.release.clip.norm
     own = clipped(plain.gradients(at, inputs[:1], targets[:1]), bound, norm)[0]
-    found = ascend(plain, at, inputs[0], _labels(job, targets[0]), own, bound)
+    labels = [targets[0]]  # that are tried, its own first
+    while len(labels) < min(_LABELS_TRIED, max(2, job.outputs)):
+        following = _wrong(job, labels[-1].unsqueeze(0))[0]
+        if any(torch.equal(following, one) for one in labels):
+            break
+        labels.append(following)
+    found = ascend(plain, at, inputs[0], labels, own, bound)
     if found is None:
         return
     record, target = found[0].expand_as(inputs).clone(), found[1].expand_as(targets).clone()

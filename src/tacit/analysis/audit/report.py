@@ -1,4 +1,4 @@
-"""How hard an audit looks, its verdict on what it found, and what it prints."""
+"""How hard an audit looks, its verdict on what it found, what it prints, and what a run keeps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,13 +15,18 @@ from rich.progress import Progress as ProgressBar
 
 from tacit.analysis.audit.fidelity.finding import ALARM_RATE, POWER
 from tacit.errors import InputError
+from tacit.report import write_report
 from tacit.report.audit_words import audit_blocks
+from tacit.report.documents.base import parse_file
 from tacit.report.documents.claims import Attack, AuditDocument, Comparison, FidelityTest
-from tacit.report.documents.run import AuditFailure
+from tacit.report.documents.run import LET_IT_END, AuditFailure, RunAudit, read_result
 from tacit.report.terminal import terminal
 from tacit.report.wording import lower_text, one_in_text
+from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
 _NAMED = 3  # of what accuses the program, in one line besides the first
+_OWN = "What it saw is in audit.json, which stays with the owner of the records."
+_OWN = "What it saw is in audit.json, which stays with the owner of the records."
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,19 @@ def audit_document(
     fields of the document that follow from nothing here.
     """
     epsilon = max((attack.epsilon for attack in attacks), default=0.0)
-    failures = _failures(attacks, fidelity)
+    tests = (
+        AuditFailure(name=finding.name, saw=finding.saw)
+        for finding in sorted(fidelity, key=lambda finding: finding.p_value)
+        if not finding.passed
+    )
+    alarms = (
+        AuditFailure(
+            name=f"attack: {attack.name} ({attack.method})", saw=_violation(attack.hardest)
+        )
+        for attack in attacks
+        if attack.alarm
+    )
+    failures = (*tests, *alarms)
     against = facts["colluding"], facts["tolerated"], facts["guaranteed_epsilon"]
     exceeded = None if claimed is None else epsilon > claimed
     return AuditDocument(
@@ -124,29 +142,9 @@ def audit_document(
     )
 
 
-def _failures(
-    attacks: Sequence[Attack], fidelity: Sequence[FidelityTest]
-) -> tuple[AuditFailure, ...]:
-    """What accuses the program, and what it saw: tests, then attacks."""
-    tests = (
-        AuditFailure(name=finding.name, saw=finding.saw)
-        for finding in sorted(fidelity, key=lambda finding: finding.p_value)
-        if not finding.passed
-    )
-    alarms = (
-        AuditFailure(
-            name=f"attack: {attack.name} ({attack.method})", saw=_violation(attack.hardest)
-        )
-        for attack in attacks
-        if attack.alarm
-    )
-    return *tests, *alarms
-
-
 def _verdict(
     failures: Sequence[AuditFailure], attacks: Sequence[Attack], tests: int, confidence: float
 ) -> str:
-    """In one line."""
     level = f"{100 * confidence:g} % confidence"
     passed = f"all {tests} fidelity tests passed; " if tests else ""
     if failures:
@@ -171,11 +169,9 @@ def _of_more_colluders(
     epsilon: float, colluding: int | None, tolerated: int | None, guaranteed: float | None
 ) -> str:
     """What is shown beyond the guarantee, where more colluders attacked than it is about."""
-    if colluding is None or tolerated is None or guaranteed is None:
+    if colluding is None or tolerated is None or guaranteed is None or colluding <= tolerated:
         return ""
     more = colluding - tolerated
-    if more <= 0:
-        return ""
     against = "nobody" if not tolerated else str(tolerated)
     shown = f"At least {lower_text(epsilon)} was shown"
     if epsilon <= guaranteed:
@@ -231,7 +227,14 @@ def audit_progress() -> Iterator[Callable[[str, int, int], None]]:
         `with audit_progress() as progress: audit(config, progress=progress)`
     """
     if not sys.stderr.isatty():
-        yield _line_a_stage()
+        begun: list[str] = []
+
+        def line(what: str, done: int, total: int) -> None:
+            if what not in begun[-1:]:
+                begun.append(what)
+                print(f"audit: {what}", file=sys.stderr, flush=True)
+
+        yield line
         return
     bar = ProgressBar(
         TextColumn("{task.description}"),
@@ -250,13 +253,80 @@ def audit_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _line_a_stage() -> Callable[[str, int, int], None]:
-    """Writes a line on standard error when another thing is begun."""
-    begun: list[str] = []
+# Beside the run whose experiment was audited.
 
-    def tell(what: str, done: int, total: int) -> None:
-        if what not in begun[-1:]:
-            begun.append(what)
-            print(f"audit: {what}", file=sys.stderr, flush=True)
 
-    return tell
+def run_experiment(run: Path, trust: bool) -> Path:
+    """The experiment file of a finished run, whose functions may then be imported and called.
+
+    Raises:
+        InputError: it is not the folder of a run with a result that can be read, or names functions
+            that are not trusted; see `trusted_config`.
+    """
+    for name in ("config.toml", "result.json"):
+        if not (run / name).is_file():
+            raise InputError("FILE", str(run), f"is a folder without {name}: {LET_IT_END}")
+    read_result(run / RESULT)
+    trusted_config(run, trust)
+    return run / "config.toml"
+
+
+def record_audit(run: Path, document: AuditDocument) -> Path:
+    """Write an audit's document into a run folder, its figures into result.json and the report.
+
+    `audit.json` stays with the owner of the records: what is measured in runs on them is a function
+    of them that no noise hides. The result, the report and a statement are for others. They get
+    what the attacks on the laboratory extracted, whose records are made, and which tests passed; a
+    correct program passes all of them, whatever its records are, but for `alarm_rate`.
+
+    An audit is of an experiment's mechanism, at a delta of its own. Earlier audits are kept:
+    `audit.json`, then `audit-2.json` and so on. The result shows the last, and how many of the
+    earlier ones accused the program: another audit does not undo that.
+
+    Raises:
+        InputError: the run's result, or an earlier audit, cannot be read.
+    """
+    names = ["audit.json", *(f"audit-{number}.json" for number in range(2, 1000))]
+    earlier = [run / name for name in names if (run / name).exists()]
+    name = next(name for name in names if not (run / name).exists())
+    try:
+        result = read_result(run / RESULT)
+        alarms = sum(bool(parse_file(file)["defect"]) for file in earlier)
+    except (InputError, KeyError, OSError) as error:
+        raise InputError(
+            "FILE", str(run), f"has a result.json or an audit.json that cannot be read: {error}"
+        ) from None
+    # On records that the audit made, and not on the experiment's own.
+    made = [attack for attack in document.attacks if not attack.method.startswith("one-run")]
+    audited = max((attack.epsilon for attack in made), default=0.0)
+    verdict = "no alarm"
+    if document.alarms:
+        verdict = f"ALARM, a defect: accused by {', '.join(document.alarms)}"
+    elif document.fidelity_tests:
+        verdict += f"; all {document.fidelity_tests} fidelity tests passed"
+    own = {
+        "attacks": len(made),
+        "claim_verdict": claim_verdict(
+            document.claimed_epsilon,
+            audited,
+            document.confidence,
+            hides=document.claim_violated is None,  # though there is a claim
+        ),
+        "questions": [test.question for test in document.fidelity],
+        "tested": [
+            f"{own.place} ({own.model}, {own.parameters:,} parameters, {own.gradient_path})"
+            for own in document.tested
+        ],
+        "earlier_alarms": alarms,
+        "failures": [AuditFailure(name=one.name, saw=_OWN) for one in document.failures],
+        "verdict": verdict,
+        "certified_violated": any(attack.hardest.violated for attack in made),
+    }
+    same = {name: getattr(document, name) for name in RunAudit.model_fields if name not in own}
+    audit = RunAudit.model_validate(same | own)
+    shown = {"audited_epsilon": audited, "audit": audit}
+    folder = RunFolder(run)
+    folder.write_document(name, document)
+    folder.write_document(RESULT, result.model_copy(update=shown))
+    write_report(run)
+    return run / name

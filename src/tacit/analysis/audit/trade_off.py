@@ -66,11 +66,6 @@ class Counts:
                 raise InputError("counts", (hits, trials), "needs 0 <= hits <= trials")
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InputError("confidence", confidence, "must lie strictly between 0 and 1")
-
-
 def rate_below(hits: ArrayLike, trials: ArrayLike, alpha: ArrayLike) -> Array:
     """A rate that the true one exceeds, but for a chance `alpha`: Clopper and Pearson (1934)."""
     successes, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
@@ -90,7 +85,8 @@ def error_rates(counts: Counts, confidence: float) -> tuple[float, float]:
 
     Each is one-sided at half of what the confidence leaves, so both hold together (Bonferroni).
     """
-    _check_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise InputError("confidence", confidence, "must lie strictly between 0 and 1")
     alpha = (1 - confidence) / 2
     return (
         float(rate_below(counts.true_positives, counts.positives, alpha)),
@@ -105,7 +101,8 @@ def _corners(counts: Counts, confidence: float) -> tuple[Array, Array]:
     `share`, and their product is not below `product` (`docs/proofs/audits.md`, *Lower bounds from
     guesses*).
     """
-    _check_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise InputError("confidence", confidence, "must lie strictly between 0 and 1")
     alpha = 1 - confidence
     share = STRIP * alpha
     product = _least_product(share, alpha)
@@ -231,12 +228,7 @@ MOST_FACTOR = 1e6  # of noise, up and down, that is searched
 
 @dataclass(frozen=True)
 class Guessed:
-    """What was guessed in one run.
-
-    Args:
-        canaries: m, each in by a fair coin of its own.
-        guesses: r, fixed before the coins are looked at; the others are abstained from.
-        correct: v.
+    """What was guessed in one run: m, r and v of `one_run_p_value`.
 
     Raises:
         InputError: not 0 <= correct <= guesses <= canaries, or no canary at all.
@@ -341,9 +333,9 @@ def refutes(guessed: Guessed, trade_off: TradeOff, *, level: float) -> bool:
         raise InputError("level", level, "must lie strictly between 0 and 1")
     if guessed.correct == 0:
         return False
-    return _least_total(level, guessed, trade_off) > 1 + ROUNDING_OF_SUMS or any(
-        _single(guessed, pair) <= level for pair in trade_off.pairs()
-    )
+    if _least_total(level, guessed, trade_off) > 1 + ROUNDING_OF_SUMS:
+        return True
+    return any(_single(guessed, pair) <= level for pair in trade_off.pairs())
 
 
 def p_value(guessed: Guessed, trade_off: TradeOff) -> float:
@@ -407,8 +399,8 @@ def quietest_not_refuted(
     def refuted(factor: float) -> bool:
         return refutes(guessed, held_to(factor), level=1 - confidence)
 
-    if refuted(1.0):
-        low, high = 0.5, 1.0
+    low, high = 0.5, 1.0
+    if refuted(high):
         while low > 1 / MOST_FACTOR and refuted(low):
             low, high = low / 2, low
     else:
@@ -427,9 +419,8 @@ def quietest_not_refuted(
 class FamilyBound:
     """What one run refutes of the planned mechanism under another amount of noise.
 
-    Args:
-        epsilon: that is exceeded at the delta asked for; 0 where nothing is refuted.
-        factor: of the planned noise: there was less than this; None where nothing is refuted.
+    The `epsilon` at the delta asked for is exceeded, and there was less than `factor` times the
+    planned noise; 0 and None where nothing is refuted.
     """
 
     epsilon: float
@@ -446,8 +437,8 @@ def epsilon_of_family(
 ) -> FamilyBound:
     """The epsilon that one run refutes, if what ran is the plan with some other amount of noise.
 
-    `mechanisms` gives those of the audited nodes under so many times the planned noise; epsilon, at
-    `delta`, is that of the node that leaks most. For `times`, see `TradeOff`.
+    `mechanisms` gives those of the audited nodes under so many times the planned noise; epsilon is
+    that of the node that leaks most.
 
     Raises:
         InputError: no bound is known for a mechanism, or a number is out of range.
@@ -464,14 +455,7 @@ def epsilon_of_family(
 
 
 def _single(guessed: Guessed, pair: tuple[float, float]) -> float:
-    epsilon, delta = pair
-    return one_run_p_value(
-        canaries=guessed.canaries,
-        guesses=guessed.guesses,
-        correct=guessed.correct,
-        epsilon=epsilon,
-        delta=delta,
-    )
+    return one_run_p_value(**vars(guessed), epsilon=pair[0], delta=pair[1])
 
 
 def _least_total(tail: float, guessed: Guessed, trade_off: TradeOff) -> float:

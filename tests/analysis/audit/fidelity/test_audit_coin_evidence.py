@@ -34,11 +34,11 @@ Outcome = tuple[float, NDArray[np.bool_]]
 Builder = Callable[[View, Coins], list[Cells]]
 
 POISSON: dict[str, Builder] = {
-    "totals": lambda view, coins: sampling._totals(coins),
+    "totals": lambda view, coins: sampling._drawn(coins, sampling._TOTALS),
     "sizes": lambda view, coins: [sampling._spread(coins), *sampling._successive(coins)],
 }
 EITHER: dict[str, Builder] = {
-    "places": lambda view, coins: sampling._places(coins),
+    "places": lambda view, coins: sampling._drawn(coins, sampling._PLACES),
     "pairs": lambda view, coins: sampling._pairs(coins),
     **{
         again.name: (lambda view, coins, again=again: sampling._compared(again, view)[0])

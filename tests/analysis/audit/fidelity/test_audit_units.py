@@ -10,8 +10,8 @@ from audit_cases import PERSONS, job
 from bug_table import BUGS
 from planting import patched, planted
 
+from tacit.analysis.audit.fidelity.accounted import unit_findings
 from tacit.analysis.audit.fidelity.batches import read_drawings
-from tacit.analysis.audit.fidelity.units import unit_findings
 from tacit.analysis.audit.laboratory import problem_of, set_up
 from tacit.errors import RecordsError
 from tacit.training.stacked_context import StackedContext

@@ -18,6 +18,10 @@ This is what the record moves by being there. That it is *replaced* moves twice 
 either relation: one record goes and another comes. Where the bound is of replaced records alone
 (`replace-one` with batches of fixed size, or of all records), a record that is *left out* may move
 as much; where it is drawn by a coin, or under `add-or-remove-one`, half of that.
+
+A unit's vector is made of `privacy.unit_rows` rows at most, and its epsilon is that of
+`privacy.unit_nodes` nodes: the certificate of a person rests on whose rows are whose. Both are
+compared with the records that the run holds, by their ids.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
 from tacit.privacy import ADD_OR_REMOVE_ONE, Mechanism
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
 from tacit.privacy.mechanisms.matrix import MatrixGaussian
@@ -38,6 +45,7 @@ from tacit.privacy.mechanisms.steps import (
     SampledGaussian,
     schedule,
 )
+from tacit.training.job import Job
 from tacit.training.plan import Plan
 from tacit.training.release import NodePlan
 
@@ -75,44 +83,31 @@ def accounted(plan: Plan, node: NodePlan, steps: Sequence[int]) -> dict[int, Acc
         mechanism = plan.release.mechanism(node, [(step, step + 1)])
         found[step] = of_step(mechanism)
         if type(mechanism) is PersistentState:
-            return _carried(plan, node, steps, found[step])
+            # What a draw may do depends on all rounds that follow, hence on the whole mechanism.
+            multipliers: Any = plan.release.mechanism(node)
+            active = plan.release.active_steps(node)
+            z = dict(zip(active, schedule(multipliers), strict=True))
+            like = replace(found[step], undrawn=0.0, carried=True)
+            return {own: replace(like, drawn=1 / z[own]) for own in steps}
     return found
 
 
 def of_step(mechanism: Mechanism) -> Accounted:
     """What the mechanism of a single step lets one record move in it."""
     drawn, undrawn = _SHIFTS[type(mechanism)](mechanism)
-    once = mechanism.relation == ADD_OR_REMOVE_ONE or _by_coins(mechanism)
+    # By coins, a bound is of two records around a run that has neither of them.
+    coins = type(mechanism) is SampledGaussian or getattr(mechanism, "sampling", "") == "poisson"
     return Accounted(
         drawn=drawn,
         undrawn=undrawn,
-        alone=1.0 if once else 2.0,
+        alone=1.0 if coins or mechanism.relation == ADD_OR_REMOVE_ONE else 2.0,
         carried=False,
         keeps=type(mechanism) is PrivateState,
     )
 
 
-def _by_coins(mechanism: Mechanism) -> bool:
-    """Whether its bound is of two records around a run that has neither of them."""
-    return type(mechanism) is SampledGaussian or getattr(mechanism, "sampling", "") == "poisson"
-
-
-def _carried(
-    plan: Plan, node: NodePlan, steps: Sequence[int], like: Accounted
-) -> dict[int, Accounted]:
-    """What a draw may do depends on all rounds that follow, hence on the whole mechanism."""
-    multipliers: Any = plan.release.mechanism(node)
-    active = plan.release.active_steps(node)
-    z = dict(zip(active, schedule(multipliers), strict=True))
-    return {step: replace(like, drawn=1 / z[step], undrawn=0.0, carried=True) for step in steps}
-
-
 def _plain(mechanism: Any) -> _Pair:
     return 1 / schedule(mechanism)[0], 0.0
-
-
-def _allocated(mechanism: RandomAllocationGaussian) -> _Pair:
-    return 1 / min(schedule(mechanism)), 0.0  # the other steps of its epoch are silent
 
 
 def _in_turn(mechanism: MatrixGaussian) -> _Pair:
@@ -129,9 +124,40 @@ _SHIFTS: Mapping[type[Mechanism], Callable[[Any], _Pair]] = {
     Gaussian: _plain,
     SampledGaussian: _plain,
     FixedBatchGaussian: _plain,
-    RandomAllocationGaussian: _allocated,
+    # The other steps of its epoch are silent.
+    RandomAllocationGaussian: lambda mechanism: (1 / min(schedule(mechanism)), 0.0),
     MatrixGaussian: _in_turn,
     Laplace: _plain,
     PersistentState: _plain,
     PrivateState: _kept,
 }
+
+
+def unit_findings(job: Job) -> list[Finding]:
+    """Whether the rows of each unit are where and as many as is planned; none without units."""
+    privacy, units = job.config.privacy, job.train.units
+    if privacy.unit_column is None:
+        return []
+    wrong, saw = len(job.train.targets), "In this run every row is a record."
+    if units is not None:
+        names, nodes = np.unique(np.concatenate(units.ids), return_counts=True)
+        apart = int((nodes > privacy.unit_nodes).sum())
+        many = int((units.counts > privacy.unit_rows).sum())
+        wrong = apart + many
+        saw = f"None of {len(names):,} records had more rows, or rows at more nodes."
+        if wrong:
+            saw = (
+                f"{apart:,} of {len(names):,} records had rows at more than {privacy.unit_nodes} "
+                f"of the nodes, and {many:,} more than {privacy.unit_rows} rows at one."
+            )
+    return [
+        exact_finding(
+            "rows of a unit",
+            "Has no record more rows than count, or rows at more nodes than are accounted?",
+            wrong,
+            "how many records have",
+            saw,
+            "Every such record of the nodes of this process is found. Ids of other processes are "
+            "not compared.",
+        )
+    ]

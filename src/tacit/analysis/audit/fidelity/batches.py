@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tacit.analysis.audit.laboratory import rule_of
 from tacit.analysis.audit.recorder import Drawn, Sum, Trace
 from tacit.training.plan import Plan
-from tacit.training.release import NodePlan
 
 Bools = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
@@ -123,8 +122,8 @@ def read_drawings(traces: Sequence[Trace]) -> Drawings:
                 wrong.append(f"step {asked.step} drew twice, and not the same records")
             drawn[run, own, slot], present[run, own, slot] = units[kept][:, : shape[2]], True
     views, coins = _by_law(plans, drawn, present, sizes[:, :nodes])
-    parts_of_steps, epochs = _shared(first, drawn, present), _once(plans, drawn, present)
-    return Drawings(views, coins, Read(batches, wrong), parts_of_steps, epochs)
+    shared, epochs = _shared(first, drawn, present), _once(plans, drawn, present)
+    return Drawings(views, coins, Read(batches, wrong), shared, epochs)
 
 
 def _records_of_a_coin(plan: Plan) -> int:
@@ -135,40 +134,27 @@ def _records_of_a_coin(plan: Plan) -> int:
 
 
 def _read(asked: Sum, trace: Trace, wrong: list[str]) -> tuple[Bools, list[int]]:
-    """Which records each node of a sum was drawn, `[nodes of the sum, most records]`."""
-    rows = _taking_part(trace.plan, asked)
+    """Which records each node of a sum was drawn, `[nodes of the sum, most records]`; its nodes."""
+    every, active = range(len(trace.plan.nodes)), trace.plan.release.active(asked.step)
+    of_all = asked.kind != "gradient" and len(asked.at) == len(every)
+    flags = [True] if active is None or of_all else active
+    rows = [node for node in every if flags[node % len(flags)]]
     most = max(node.records for node in trace.plan.nodes)
-    batches = [
-        _counted(calls, rows, trace, most, asked, wrong)
-        for calls in _calls(asked, trace.drawn[asked.draws])
-    ]
+    # A batch was read in all calls; of a difference in every second one, at either point. The first
+    # difference of a run is preceded by a call that finds out what form gradients have, on records
+    # that are nobody's.
+    calls = trace.drawn[asked.draws]
+    read = [calls]
+    if asked.kind == "difference":
+        own = calls[len(calls) % 2 :]
+        read = [own[0::2], own[1::2]]
+    batches = [_counted(each, rows, trace, most, asked, wrong) for each in read]
     counts = batches[0] if batches else np.zeros((len(rows), most), np.int64)
     if any((counts != other).any() for other in batches[1:]):
         wrong.append(f"step {asked.step} subtracted gradients of other records than it added")
     if (counts > 1).any():
         wrong.append(f"step {asked.step} drew a record twice in one batch")
     return counts > 0, rows
-
-
-def _taking_part(plan: Plan, asked: Sum) -> list[int]:
-    """Whose records a sum is over, in the order of the rows of a call."""
-    every, active = range(len(plan.nodes)), plan.release.active(asked.step)
-    of_all = asked.kind != "gradient" and len(asked.at) == len(every)
-    if active is None or of_all:
-        return list(every)
-    return [node for node in every if active[node % len(active)]]
-
-
-def _calls(asked: Sum, calls: Sequence[Drawn]) -> list[Sequence[Drawn]]:
-    """The calls that a batch was read in; of a difference there are two, at either point.
-
-    The first difference of a run is preceded by a call that finds out what form gradients have,
-    on records that are nobody's.
-    """
-    if asked.kind != "difference":
-        return [calls]
-    own = calls[len(calls) % 2 :]
-    return [own[0::2], own[1::2]]
 
 
 def _counted(
@@ -180,13 +166,9 @@ def _counted(
     wrong: list[str],
 ) -> NDArray[np.int64]:
     """How often each record of each node was given to the model."""
-    places = np.concatenate([np.zeros(0, np.int64), *(call.rows.cpu().numpy() for call in calls)])
-    numbers = np.concatenate(
-        [
-            np.zeros(0, np.int64),
-            *(call.targets.reshape(-1).round().long().cpu().numpy() for call in calls),
-        ]
-    )
+    nothing, flat = np.zeros(0, np.int64), (call.targets.reshape(-1) for call in calls)
+    places = np.concatenate([nothing, *(call.rows.cpu().numpy() for call in calls)])
+    numbers = np.concatenate([nothing, *(own.round().long().cpu().numpy() for own in flat)])
     sizes = np.array([node.records for node in trace.plan.nodes])
     nodes = np.asarray(rows, np.int64)
     known = places < len(nodes)
@@ -218,17 +200,12 @@ def _units(
         wrong.append(f"step {asked.step} drew a part of a mini-batch that is drawn whole")
     fixed = plan.config.train.sampling == "fixed"
     for row, size in zip(rows, found.sum(axis=1).tolist(), strict=True):
-        wanted = _wanted(plan.nodes[row], asked, fixed)
-        if wanted is not None and wanted != size:
+        node = plan.nodes[row]
+        certain = asked.whole or node.rate == 1  # else that is left to chance, or fixed
+        wanted = node.records if certain else int(node.expected_batch) if fixed else size
+        if wanted != size:
             wrong.append(f"step {asked.step} drew {size} records where {wanted} are planned")
     return drawn
-
-
-def _wanted(node: NodePlan, asked: Sum, fixed: bool) -> int | None:
-    """How many records a batch must have; None: that is left to chance."""
-    if asked.whole or node.rate == 1:
-        return node.records
-    return int(node.expected_batch) if fixed else None
 
 
 def _shared(plan: Plan, drawn: Bools, present: Bools) -> Read:
@@ -322,27 +299,18 @@ def _by_law(
     coins = []
     for view in views:
         together = parts if view.which == "all" else 1
+        # By rate, size of batch and number of records; the latter two where batches are of a size.
         laws = np.stack([together * sizes, counts], axis=2) * fixed
         for rate in np.unique(view.rates[view.tossed.any(axis=(2, 3))]).tolist():
-            coins += _of_rate(view, rate, laws)
+            member = view.rates == rate
+            for size, records in np.unique(laws[member], axis=0).tolist():
+                own = member & (laws == (size, records)).all(axis=2)
+                alike = own.any(axis=0)
+                tossed = view.tossed[:, alike] & own[:, alike, None, None]
+                if tossed.any():
+                    law = rate, size or None, records or None, view.epochs is not None
+                    coins.append(Coins(view.which, tossed, view.drawn[:, alike] & tossed, *law))
     return views, coins
-
-
-def _of_rate(view: View, rate: float, laws: NDArray[np.int64]) -> list[Coins]:
-    """The coins of one rate, by size of batch and number of records, `[runs, nodes, 2]`."""
-    member = view.rates == rate
-    found = []
-    for size, records in np.unique(laws[member], axis=0).tolist():
-        own = member & (laws == (size, records)).all(axis=2)
-        nodes = own.any(axis=0)
-        tossed = view.tossed[:, nodes] & own[:, nodes, None, None]
-        if tossed.any():
-            drawn = view.drawn[:, nodes] & tossed
-            once = view.epochs is not None
-            found.append(
-                Coins(view.which, tossed, drawn, rate, size or None, records or None, once)
-            )
-    return found
 
 
 def _split(each: View, parts: int) -> list[View]:

@@ -116,25 +116,26 @@ def merged(kinds: Sequence[Cells]) -> list[Cells]:
 def _joined(same: Sequence[Cells]) -> Cells:
     every = np.concatenate([cells.numbers for cells in same])
     own = same[0].own
-    numbers, inverse = (
-        (every, np.arange(len(every))) if own else np.unique(every, return_inverse=True)
-    )
-    places = inverse.astype(np.int64)
-    sums = (
-        _summed(np.concatenate(values), places)
-        for values in zip(*((each.hits, each.tries, each.planned) for each in same), strict=True)
-    )
-    hits, tries, planned = sums
-    costs = _summed(np.concatenate([cells.costs.T for cells in same]), places).T
-    count = sum(cells.count for cells in same) if own else len(numbers)
-    return Cells(same[0].what, hits, tries, planned, costs, numbers, count, own)
+    numbers, places = every, np.arange(len(every))
+    if not own:
+        numbers, places = np.unique(every, return_inverse=True)
 
+    def summed(values: Sequence[Array]) -> Array:
+        """Rows of one number added up, `[numbers, ...]`."""
+        found: Array = np.zeros((len(numbers), *values[0].shape[1:]))
+        np.add.at(found, places, np.concatenate(values))
+        return found
 
-def _summed(values: Array, places: NDArray[np.int64]) -> Array:
-    """Rows of one place added up, `[places, ...]`."""
-    found: Array = np.zeros((int(places.max(initial=-1)) + 1, *values.shape[1:]))
-    np.add.at(found, places, values)
-    return found
+    return Cells(
+        what=same[0].what,
+        hits=summed([cells.hits for cells in same]),
+        tries=summed([cells.tries for cells in same]),
+        planned=summed([cells.planned for cells in same]),
+        costs=summed([cells.costs.T for cells in same]).T,
+        numbers=numbers,
+        count=sum(cells.count for cells in same) if own else len(numbers),
+        own=own,
+    )
 
 
 def weigh(kinds: Sequence[Cells]) -> Verdict:

@@ -16,28 +16,126 @@ added to: other tests look at these. Noise of pairs is a part of the release tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from operator import ne
 
-from tacit.analysis.audit.fidelity.compared import (
-    Items,
-    Shown,
-    agreement,
-    changed,
-    compared,
-    fingerprint,
-    on_others,
-)
-from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.recorder import ContextFactory, Noised, Sent, Trace, run_traced, seeded
-from tacit.analysis.audit.records import CHANGES
+from torch import Tensor
+
+from tacit.analysis.audit.fidelity.finding import Finding, exact_finding
+from tacit.analysis.audit.recorder import ContextFactory, Noised, Sent, run_traced, seeded
+from tacit.analysis.audit.records import CHANGES, Change, other_records
 from tacit.communication.compression import Coding
 from tacit.data import StackedData
 from tacit.training.job import Job
 from tacit.training.processes.communication import local_exchange
+
+# Runs that must agree to the last bit: what each showed, by channel, and what differs.
+
+Items = tuple[tuple[str, str], ...]
+"""What each thing is, for people, and a digest of it, in the order in which they came."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one run, or one preparation, showed: digests of what went over channels, by their names.
+
+    `error` is the kind of error that ended it, as its text may quote private values; None: nothing
+    did.
+    """
+
+    channels: Mapping[str, Items]
+    error: str | None = None
+
+    def of(self, *channels: str) -> Items:
+        """What went over some channels; nothing over one that an error came before."""
+        there = {**dict.fromkeys(channels, ()), **self.channels} if self.error else self.channels
+        return tuple(chain.from_iterable(there[name] for name in channels))
+
+
+def fingerprint(value: Tensor, *more: str) -> str:
+    """A digest of a tensor's type, shape and bits, and of texts that go with it."""
+    plain = value.detach().contiguous().cpu()
+    return digest(repr((str(plain.dtype), tuple(plain.shape), more)), plain.numpy().tobytes())
+
+
+def digest(text: str, content: bytes = b"") -> str:
+    """A digest of a text and of bytes that follow it."""
+    whole = hashlib.blake2b(text.encode(), digest_size=16)
+    whole.update(content)
+    return whole.hexdigest()
+
+
+def on_others(
+    job: Job,
+    show: Callable[[str, StackedData], Shown],
+    names: Iterable[str] = CHANGES,
+    records: Callable[[Job, Change], StackedData | None] = other_records,
+) -> dict[str, Shown]:
+    """What is shown after each change of the records that the job's model takes, by its name."""
+    made = ((name, records(job, CHANGES[name])) for name in names)
+    return {name: show(name, data) for name, data in made if data is not None}
+
+
+def changed(first: Items, other: Items) -> list[str]:
+    """What is not the same in two runs, in words; what only one of them has counts too."""
+    pairs = zip_longest(first, other, fillvalue=("", ""))
+    return [own[0] or theirs[0] for own, theirs in pairs if own != theirs]
+
+
+def compared(
+    first: Shown,
+    name: str,
+    question: str,
+    runs: Mapping[str, Shown],
+    channels: Sequence[str],
+    things: str,
+    power: str,
+    ended: str = "it ended with an error,",
+) -> Finding:
+    """Whether runs showed `things` over some channels as the first one did.
+
+    That all ended with an error of one kind is no difference. Where the first one did, the finding
+    says so. The kind of any other error stands after `ended`.
+    """
+    found = []
+    for run, shown in runs.items():
+        records = f"with other records ({run})," if run in CHANGES else f"with {run},"
+        if shown.error != first.error:
+            how = "nothing was wrong" if shown.error is None else f"{ended} {shown.error}"
+            found.append(f"{records} {how}")
+            continue
+        found += [f"{records} {what}" for what in changed(first.of(*channels), shown.of(*channels))]
+    finding = agreement(name, question, found, things, len(first.of(*channels)), power)
+    if first.error is None:
+        return finding
+    reason = f"Only what came before an error was compared, {first.error}. "
+    return finding.model_copy(update={"saw": reason + finding.saw})
+
+
+def agreement(
+    name: str,
+    question: str,
+    differences: Sequence[str],
+    things: str,
+    count: int,
+    power: str,
+    meaning: str = "how many of them differ between runs that must agree to the last bit",
+) -> Finding:
+    """The finding of what differs, each in words, of `count` things that one run has."""
+    saw = f"None of the {count} {things} differed." if count else f"There were no {things}."
+    if differences:
+        saw = (
+            f"Of the {count} {things} that were compared in each run, {len(differences)} differed "
+            f"in all; the first: {differences[0]}."
+        )
+    return exact_finding(name, question, len(differences), meaning, saw, power)
+
+
+# A run, and the same on other records.
 
 
 def interference_findings(
@@ -62,7 +160,14 @@ def interference_findings(
     others = on_others(job, on)
     free, _ = run(job.train, seed=seed + len(CHANGES) + 1)
     everything = {**others, "the same, under other noise": free}
-    reach = f"in the first {steps} steps for other records ({_tried(others, first)})"
+    # With which records the runs were made, and whether they could have shown anything.
+    sums = first.of("sums")
+    moved = [sum(map(ne, own, sums)) for shown in others.values() if (own := shown.of("sums"))]
+    tried = "none: the model fails on all that were made"
+    if moved:
+        names = ", ".join(others)
+        tried = f"{names}; with each, {min(moved)} or more of {len(sums)} sums were other ones"
+    reach = f"in the first {steps} steps for other records ({tried})"
     compare = partial(compared, first, ended="the run ended with an error of the kind")
     return [
         compare(
@@ -156,6 +261,7 @@ def _show(
         draws=True,
         models=plan.config.algorithm.definition.releases.models,
     )
+    assert trace.common is not None
     asked = trace.noise.asked
     values = [
         (_words(sent, place), value, sent.colours[place], _coded(sent.coding))
@@ -180,7 +286,13 @@ def _show(
             ((f"the noise asked for in step {call.step}", repr(call)) for call in asked),
             released,
         ),
-        "models": _models(trace),
+        "models": (
+            *(
+                (f"the nodes' models after {step} steps", fingerprint(value))
+                for step, value in enumerate(trace.models)
+            ),
+            ("the common model", fingerprint(trace.common)),
+        ),
         "planned": _rows(
             (release.step, release.part, node, deviation)
             for release in trace.releases
@@ -207,15 +319,6 @@ def _rows(rows: Iterable[tuple[int, int, int, float]]) -> Items:
     )
 
 
-def _models(trace: Trace) -> Items:
-    models = [
-        (f"the nodes' models after {step} steps", fingerprint(value))
-        for step, value in enumerate(trace.models)
-    ]
-    common = [] if trace.common is None else [("the common model", fingerprint(trace.common))]
-    return (*models, *common)
-
-
 def _words(sent: Sent, place: int) -> str:
     which = f", round {sent.extra + 1}" if sent.extra else ""
     return f"value {place} of the message of step {sent.step}{which} ({sent.verb})"
@@ -226,13 +329,3 @@ def _coded(coding: Coding | None) -> Sequence[str]:
         return ()
     settings = (coding.compressor, coding.keep, coding.seed, coding.step, coding.part)
     return (repr(settings), coding.bytes.tobytes().hex())
-
-
-def _tried(others: Mapping[str, Shown], first: Shown) -> str:
-    """With which records the runs were made, and whether they could have shown anything."""
-    sums = first.of("sums")
-    moved = [sum(map(ne, own, sums)) for shown in others.values() if (own := shown.of("sums"))]
-    if not moved:
-        return "none: the model fails on all that were made"
-    names = ", ".join(others)
-    return f"{names}; with each, {min(moved)} or more of {len(sums)} sums were other ones"

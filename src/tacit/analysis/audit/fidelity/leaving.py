@@ -24,26 +24,25 @@ from typing import Any, TypeVar, cast
 import torch
 from safetensors import safe_open
 
-from tacit.analysis.audit.fidelity.compared import Items, Shown, compared, digest, on_others
-from tacit.analysis.audit.fidelity.compared import fingerprint as bits
 from tacit.analysis.audit.fidelity.finding import Finding
+from tacit.analysis.audit.fidelity.interference import Items, Shown, compared, digest, on_others
+from tacit.analysis.audit.fidelity.interference import fingerprint as bits
 from tacit.analysis.audit.recorder import ContextFactory, Noised, Pinned, with_noise
 from tacit.analysis.audit.records import other_inputs
 from tacit.analysis.statement import statement_document
 from tacit.communication.peers import Peers
 from tacit.communication.received import SESSION_ID, Form
 from tacit.config.schema import LEDGER_KEYS
-from tacit.data import Dataset, StackedData
+from tacit.data import StackedData
 from tacit.errors import DivergenceError, TacitError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.report.documents.base import as_dict, plain_json
 from tacit.report.documents.metrics import PrivateMeasurement, PublicMeasurement
-from tacit.report.documents.run import RecordedRun, read_run_folder
+from tacit.report.documents.run import read_run_folder
 from tacit.report.run_page import run_page
 from tacit.training.hooks import Callback, Progress
 from tacit.training.job import Job
 from tacit.training.loop import execute
-from tacit.training.plan import Plan
 from tacit.training.run_folder.folder import MODEL, NODES, REPORT, RESULT
 from tacit.training.run_folder.result import Result
 from tacit.training.stacked_context import StackedContext
@@ -134,10 +133,15 @@ def _run(
         Exception: on the job's own records, what ended the run and is no error of ours: nothing
             is left to compare then, and runs that all end alike would pass for equal.
     """
-    own = data is job.train
+    own, test = data is job.train, job.test
     noise = Pinned(job.plan.release.algorithm.releases.noise.begin(), kept)
-    plan = with_noise(_with_fresh_keys(job.plan), noise)
-    job = replace(job, plan=plan, train=data, loaded=data, test=_few(job.test))
+    # With keys from the operating system, and without ledgers of the data.
+    free = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
+    plan = replace(job.plan, config=job.plan.config.with_keys(privacy=free))
+    if test is not None and len(test) > SCORED:  # public ones, from all over
+        rows = torch.linspace(0, len(test) - 1, SCORED).long().to(test.targets.device)
+        test = replace(test, inputs=test.inputs[rows], targets=test.targets[rows])
+    job = replace(job, plan=with_noise(plan, noise), train=data, loaded=data, test=test)
     heard, seen = _Heard(), _CallbackWatch()
 
     def make_context(*arguments: Any) -> StackedContext:
@@ -170,20 +174,6 @@ def _run(
     if not kept:
         kept += noise.asked
     return Shown({"shown": (*seen.items(), *shown), "told": tuple(heard.told)}, ended)
-
-
-def _with_fresh_keys(plan: Plan) -> Plan:
-    """The same plan with keys from the operating system, and without ledgers of the data."""
-    free = dict.fromkeys((*LEDGER_KEYS, "noise_seed"))
-    return replace(plan, config=plan.config.with_keys(privacy=free))
-
-
-def _few(test: Dataset | None) -> Dataset | None:
-    """Some public test records, from all over."""
-    if test is None or len(test) <= SCORED:
-        return test
-    rows = torch.linspace(0, len(test) - 1, SCORED).long().to(test.targets.device)
-    return replace(test, inputs=test.inputs[rows], targets=test.targets[rows])
 
 
 @dataclass
@@ -256,19 +246,15 @@ def _files(out: Path, job: Job) -> Iterator[tuple[str, str]]:
             name == NODES and job.config.algorithm.definition.releases.models
         )
         if path.suffix == ".safetensors":
-            form = _tensors(path)
-            yield f"the form of {name}", digest(form, path.read_bytes() if public else b"")
+            with safe_open(str(path), framework="pt") as file:
+                slices = {key: file.get_slice(key) for key in sorted(file.keys())}
+                form = [(key, one.get_dtype(), one.get_shape()) for key, one in slices.items()]
+            content = path.read_bytes() if public else b""
+            yield f"the form of {name}", digest(repr(form), content)
         elif path.suffix == ".toml":
             yield f"the settings in {name}", digest("", path.read_bytes())
         else:
             yield f"the file {name}", digest(name)
-
-
-def _tensors(path: Path) -> str:
-    """Names, types and shapes of the tensors of a file."""
-    with safe_open(str(path), framework="pt") as file:
-        slices = {name: file.get_slice(name) for name in sorted(file.keys())}
-        return repr([(name, one.get_dtype(), one.get_shape()) for name, one in slices.items()])
 
 
 def _documents(out: Path, result: Result) -> Iterator[tuple[str, str]]:
@@ -277,7 +263,12 @@ def _documents(out: Path, result: Result) -> Iterator[tuple[str, str]]:
     yield RESULT, _json(as_dict(run.result), CLOCKS)
     for row in run.measurements:
         yield f"the metrics of step {row.step}", _row(row)
-    yield f"what {REPORT} shows to others", digest(_page(run).replace(str(out), ""))
+    # The page as other parties have it.
+    hidden = {**dict.fromkeys(PRIVATE), "seconds": 1.0}
+    rows = tuple(row.model_copy(update=hidden) for row in run.measurements)
+    plain = run.result.model_copy(update=dict.fromkeys(CLOCKS, 1.0))
+    page = run_page(replace(run, measurements=rows, result=plain))
+    yield f"what {REPORT} shows to others", digest(page.replace(str(out), ""))
     if (out / "ledger.sqlite").exists():
         ledger = read_ledger(out / "ledger.sqlite")
         (entered,) = ledger.runs
@@ -286,14 +277,6 @@ def _documents(out: Path, result: Result) -> Iterator[tuple[str, str]]:
     if result.private:
         statement = as_dict(statement_document(out))
         yield "the statement", _json(statement, OF_THIS_RUN)
-
-
-def _page(run: RecordedRun) -> str:
-    """The page as other parties have it."""
-    hidden = {**dict.fromkeys(PRIVATE), "seconds": 1.0}
-    rows = tuple(row.model_copy(update=hidden) for row in run.measurements)
-    result = run.result.model_copy(update=dict.fromkeys(CLOCKS, 1.0))
-    return run_page(replace(run, measurements=rows, result=result))
 
 
 # What is said before a run.

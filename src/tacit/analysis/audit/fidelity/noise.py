@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
 from tacit.analysis.audit.fidelity.finding import LEVEL, Finding, finding
-from tacit.analysis.audit.fidelity.laws import Look
+from tacit.analysis.audit.fidelity.noise_law import Look
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample
 
 

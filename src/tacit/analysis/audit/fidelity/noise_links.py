@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.spatial import cKDTree
 
-from tacit.analysis.audit.fidelity.finding import POWER
-from tacit.analysis.audit.fidelity.laws import (
+from tacit.analysis.audit.fidelity.noise_law import (
+    MISSED,
     Look,
     correlation_found,
     expected_length,
@@ -41,14 +41,12 @@ _LOOKED_AT = 1e-4
 _MOST_SHIFTED = 1 << 16
 _NARROW = 16
 _MOST_PRODUCTS = 1 << 33
-_MISSED = 1 - POWER
 
 
 def _ordered(sample: NoiseSample, *labels: str) -> tuple[Numbers, Numbers]:
-    """Releases sorted by group, in the order in which they were made within it.
+    """Releases sorted by group, in the order in which they were made within it, `[releases]`.
 
-    Returns:
-        Which release stands at a place, `[releases]`, and its number within its group, likewise.
+    Which release stands at a place, and its number within its group.
     """
     of_group = np.stack([sample.labels[label] for label in labels])
     group = np.unique(of_group, axis=1, return_inverse=True)[1].reshape(-1)
@@ -115,7 +113,7 @@ def _common_found(count: Array, width: int, level: float) -> float:
         along = np.sqrt(values * share / (1 + (values - 1) * share))
         mean = (times * np.sqrt(values) * math.sqrt(share) * along).sum() * length / root
         spread = math.sqrt(1 + share * (longest + 1))
-        return float(mean - critical + stats.norm.ppf(_MISSED) * spread)
+        return float(mean - critical + stats.norm.ppf(MISSED) * spread)
 
     return least_share(found)
 
@@ -135,12 +133,8 @@ def steps_apart(sample: NoiseSample, level: float) -> Look | None:
     noises = sample.scores[order]
     directions = noises / np.linalg.norm(noises, axis=1, keepdims=True)
     scores = [_lag_scores(noises, directions, position, lag) for lag in range(1, lags + 1)]
-    seen = _along(
-        scores,
-        lambda i: f"noises that are {_steps(i + 1)} apart",
-        expected_length(sample.width),
-        level,
-    )
+    length = expected_length(sample.width)
+    seen = _along(scores, lambda i: f"noises that are {_steps(i + 1)} apart", length, level)
     return replace(seen, least=min(1.0, seen.least))
 
 
@@ -216,9 +210,9 @@ def pairs(sample: NoiseSample, level: float) -> Look | None:
     closest = _closest_narrow if width <= _NARROW else _closest_wide
     cosine, one, other, twins = closest(unit, pairs)
     # Where none is close enough to be looked at, all that is known is that nothing was seen.
-    p_value = pair_correlation(cosine, width, pairs) if one >= 0 else 1.0
-    saw = f"No two noises are more alike than {cosine:.3g}, where 1 is the same"
+    p_value, saw = 1.0, f"No two noises are more alike than {cosine:.3g}, where 1 is the same"
     if one >= 0:
+        p_value = pair_correlation(cosine, width, pairs)
         saw = (
             f"The two noises that are most alike, of {sample.places[one]} and of "
             f"{sample.places[other]}, agree to {cosine:.5g}, where 1 is the same"
@@ -288,7 +282,7 @@ def coordinates(sample: NoiseSample, level: float) -> Look | None:
     size = least_likely(stats.chi2.sf([(sums**2).sum()], releases), sides=1)
     apart = two_sided(np.array(scores))
     share = ((sums**2).mean() - 1) / (width - 1)
-    grown = stats.chi2.isf(level / 2, releases) / stats.chi2.ppf(_MISSED, releases)
+    grown = stats.chi2.isf(level / 2, releases) / stats.chi2.ppf(MISSED, releases)
     lag = apart.index + 1
     link = scores[apart.index] / math.sqrt(releases * max(1, width // 2))
     return Look(
@@ -316,7 +310,7 @@ def directions(sample: NoiseSample, level: float) -> Look | None:
     beyond = max(float(values[-1]) - long - short, long - short - float(values[0]))
     p_value = min(1.0, 2.0 * math.exp(-(max(0.0, beyond) ** 2) / 2))
     critical = long + short + math.sqrt(2 * math.log(2 / level))
-    found = critical**2 / float(stats.chi2.ppf(_MISSED, noises.shape[0]))
+    found = critical**2 / float(stats.chi2.ppf(MISSED, noises.shape[0]))
     lowest, highest = float(values[0]) / long, float(values[-1]) / long
     return Look(
         statistic=float(values[-1]) / (long + short),

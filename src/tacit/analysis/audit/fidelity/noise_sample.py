@@ -141,13 +141,12 @@ def sample_of(
     missing: Sequence[ReleasePlace] = (),
     offsets: Tensor | None = None,
 ) -> NoiseSample:
-    """The noise of releases from what was handed in and what came back.
+    """The noise of releases from what was handed in, `before`, and what came back, `after`.
 
-    `before` and `after` are `[releases, d]`, of one dtype, float32 or float64; `deviations` are the
-    planned standard deviations, or scales of Laplace noise, `[releases]`; `places` are in the order
-    in which the releases were made. `offsets` are what was added besides before all was rounded,
-    float64 `[releases, d]`. `seed` is of the auditor's coins, and of the public choice of
-    coordinates. All else is as in `NoiseSample`.
+    Both are `[releases, d]`, of one dtype, float32 or float64; `deviations` are the planned
+    standard deviations, or scales of Laplace noise, `[releases]`. `offsets` are what was added
+    besides before all was rounded, float64 `[releases, d]`. `seed` is of the auditor's coins, and
+    of the public choice of coordinates. All else is as in `NoiseSample`.
 
     Raises:
         InputError: a planned deviation is not between 2^-500 and 2^500.
@@ -225,20 +224,38 @@ def noise_sample(
     ]
     drawn = [_drawn(trace, release, plan) for _, trace, release in made]
     known = [shares for shares in drawn if shares is not None]
+    # A node that takes part in a step releases something in it, and all parts that any node does.
+    found, parts = set(places), dict[int, set[int]]()
+    for place in places:
+        parts.setdefault(place.step, set()).add(place.part)
+    planned = (
+        ReleasePlace(run, node, step, part)
+        for step, active in enumerate(map(plan.release.active, range(ran)))
+        for node in range(count)
+        if active is None or active[node % len(active)]
+        for part in sorted(parts.get(step, {0}))
+        for run in range(len(traces) * taken)
+    )
+    missing = [place for place in planned if place not in found]
     besides = [release.offsets for *_, release in made if release.offsets is not None]
     if plan.release.over_time is not None:
         besides = [moved for trace in traces for moved in _moved(trace, plan.release.over_time)]
+
+    def rows(tensors: Sequence[Tensor]) -> Tensor:
+        together = torch.cat(list(tensors)) if tensors else torch.zeros(0, 1)
+        return together if kept.all() else together[torch.from_numpy(kept).to(together.device)]
+
     return sample_of(
-        _rows([release.before for *_, release in made], kept),
-        _rows([release.after for *_, release in made], kept),
+        rows([release.before for *_, release in made]),
+        rows([release.after for *_, release in made]),
         np.concatenate([np.zeros(0), *(release.deviations for *_, release in made)])[kept],
         places,
         kind=kind,
         where=where,
         seed=seed,
         drawn=np.concatenate(known)[kept] if known and len(known) == len(made) else None,
-        missing=_missing(places, plan, ran, len(traces) * taken),
-        offsets=_rows(besides, kept) if besides else None,
+        missing=missing,
+        offsets=rows(besides) if besides else None,
     )
 
 
@@ -259,14 +276,6 @@ def _moved(trace: Trace, noise: MatrixNoise) -> list[Tensor]:
     return found
 
 
-def _rows(tensors: Sequence[Tensor], kept: NDArray[np.bool_]) -> Tensor:
-    """Those rows of all tensors together that are kept; without tensors, no row of width 1."""
-    if not tensors:
-        return torch.zeros(0, 1)
-    together = torch.cat(list(tensors))
-    return together if kept.all() else together[torch.from_numpy(kept).to(together.device)]
-
-
 def _drawn(trace: Trace, release: TracedRelease, plan: Plan) -> Array | None:
     """Records of the release's last batch over those expected, a row a node; None: unknown."""
     calls = trace.drawn[release.draws]
@@ -278,29 +287,6 @@ def _drawn(trace: Trace, release: TracedRelease, plan: Plan) -> Array | None:
     counts = np.bincount(rows, minlength=len(release.nodes))
     expected = [plan.nodes[node % len(plan.nodes)].expected_batch for node in release.nodes]
     return np.asarray(counts / np.asarray(expected), np.float64)
-
-
-def _missing(
-    places: Sequence[ReleasePlace], plan: Plan, steps: int, runs: int
-) -> list[ReleasePlace]:
-    """Releases that the plan has and that were not made.
-
-    A node that takes part in a step releases something in it, and all parts that any node does.
-    """
-    made = set(places)
-    parts: dict[int, set[int]] = {}
-    for place in places:
-        parts.setdefault(place.step, set()).add(place.part)
-    flags = [plan.release.active(step) for step in range(steps)]
-    planned = (
-        ReleasePlace(run, node, step, part)
-        for step, active in enumerate(flags)
-        for node in range(len(plan.nodes))
-        if active is None or active[node % len(active)]
-        for part in sorted(parts.get(step, {0}))
-        for run in range(runs)
-    )
-    return [place for place in planned if place not in made]
 
 
 def columns_of(releases: int, width: int, rng: np.random.Generator) -> Counts:
@@ -328,9 +314,8 @@ def _ideal(
     # On the upper side of the law, where its tail keeps its relative accuracy.
     turned = lowest + highest < 0
     low, high = np.where(turned, -highest, lowest), np.where(turned, -lowest, highest)
-    above = _SURVIVAL[kind]
-    tail = above(high)
-    chance = tail + rng.random(low.shape) * (above(low) - tail)
+    tail, upper = (ndtr(-x) if kind == "gaussian" else _laplace_above(x) for x in (high, low))
+    chance = tail + rng.random(low.shape) * (upper - tail)
     with np.errstate(divide="ignore", invalid="ignore"):
         score = np.nan_to_num(-ndtri(chance), nan=_FAR, posinf=_FAR, neginf=-_FAR)
         if kind == "gaussian":
@@ -341,16 +326,9 @@ def _ideal(
     return np.where(turned, -score, score), size
 
 
-def _normal_above(x: Array) -> Array:
-    return np.asarray(ndtr(-x), np.float64)
-
-
 def _laplace_above(x: Array) -> Array:
     half = 0.5 * np.exp(-np.abs(x))
     return np.where(x < 0, 1.0 - half, half)
-
-
-_SURVIVAL = {"gaussian": _normal_above, "laplace": _laplace_above}
 
 
 def _cell(after: NDArray[np.floating], unit: Array) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from tacit.analysis.audit.colluders import drawn_pairs
 from tacit.analysis.audit.fidelity.finding import Finding, exact_finding, finding
 from tacit.analysis.audit.fidelity.noise_sample import NoiseSample, ReleasePlace, columns_of
-from tacit.analysis.audit.recorder import Trace, TracedRelease, pair_keys_of
+from tacit.analysis.audit.recorder import Trace, pair_keys_of
 from tacit.communication.peers import ALONE
 from tacit.config.schema import LEDGER_KEYS
 from tacit.privacy.noise.pairwise import LEAST_POINTS
@@ -85,13 +85,27 @@ def pair_sample(
         both = [place for place, pair in enumerate(keys.pairs) if active.issuperset(pair)]
         drawn = drawn_pairs(trace.plan, keys, both, width, release.step, release.part)
         ends = [keys.pairs[place] for place in both]
-        off = _off(trace.plan, release, drawn, ends, taken * count)
+        # What was added to the first nodes and is not what their pairs drew.
+        rows = [row for row, node in enumerate(release.nodes) if node < taken * count]
+        mine = [release.nodes[row] for row in rows]
+        added = np.zeros((taken * count, width))
+        for (i, j), moved in zip(ends, drawn, strict=True):
+            added[i] += moved
+            added[j] -= moved
+        own = [trace.plan.release.noise_std(trace.plan.nodes[n], release.step) for n in mine]
+        batch = np.array([trace.plan.nodes[node].divisor for node in mine])
+        mean = (
+            release.deviations[rows] / np.array(own) * batch
+        )  # what a unit of it is in these rows
+        assert release.offsets is not None
+        given = release.offsets[rows].cpu().numpy() / mean[:, None]
+        deviation = trace.plan.release.pair_noise_std(release.step)
+        off = ~(np.abs(given - added[mine]) <= _OFF * deviation)
         values, wrong = values + off.size, wrong + int(off.sum())
         if off.any() and not worst:
             row = int(off.any(axis=1).argmax())
             worst = f"node {row % count} at step {release.step}"
-        unit = trace.plan.release.pair_noise_std(release.step) / LEAST_POINTS
-        numbers.append(drawn[:, chosen] / unit)
+        numbers.append(drawn[:, chosen] / (deviation / LEAST_POINTS))
         places += [
             ReleasePlace(
                 run * taken + i // count,
@@ -101,36 +115,27 @@ def pair_sample(
             )
             for i, j in ends
         ]
-    noise = _sample(np.concatenate(numbers), places, width, where, rng)
+    noises = np.concatenate(numbers)
+    # A number is a product of one and its unit, each rounded once.
+    whole = np.abs(noises - np.rint(noises)) <= _OFF
+    noises = np.where(whole, np.rint(noises), noises)
+    scores = _scores(noises, rng)
+    sizes, first = scores**2, np.zeros_like(scores)
+    first[:, 0] = 1.0
+    noise = NoiseSample(
+        where=where,
+        kind="gaussian",
+        scores=scores,
+        sizes=sizes.sum(1),
+        column_sizes=sizes.sum(0),
+        handed=first,
+        places=places,
+        off_lattice=(~whole).sum(1),
+        odd=(whole & (np.mod(noises, 2.0) == 1.0)).sum(1),
+        judged=np.full(len(noises), noises.shape[1], np.int64),
+        coordinates=width,
+    )
     return PairSample(noise, values, wrong, worst)
-
-
-def _off(
-    plan: Plan,
-    release: TracedRelease,
-    drawn: Array,
-    ends: Sequence[tuple[int, int]],
-    count: int,
-) -> NDArray[np.bool_]:
-    """Which values were added to the first nodes that are not what their pairs drew, `[rows, d]`.
-
-    The first `count` nodes are looked at, of a plan of all, copies included. `drawn` is by each
-    pair, in units of the mean over a batch, `[pairs, d]`.
-    """
-    rows = [row for row, node in enumerate(release.nodes) if node < count]
-    numbers = [release.nodes[row] for row in rows]
-    added = np.zeros((count, drawn.shape[1]))
-    for (i, j), values in zip(ends, drawn, strict=True):
-        added[i] += values
-        added[j] -= values
-    own = np.array([plan.release.noise_std(plan.nodes[node], release.step) for node in numbers])
-    batch = np.array([plan.nodes[node].divisor for node in numbers])
-    mean = release.deviations[rows] / own * batch  # what a unit of the mean is in these rows
-    assert release.offsets is not None
-    given = release.offsets[rows].cpu().numpy() / mean[:, None]
-    allowed = _OFF * plan.release.pair_noise_std(release.step)
-    right: NDArray[np.bool_] = np.abs(given - added[numbers]) <= allowed
-    return ~right
 
 
 @lru_cache(maxsize=2)
@@ -152,36 +157,6 @@ def _scores(numbers: Array, rng: np.random.Generator) -> Array:
     with np.errstate(divide="ignore"):
         score = np.where(inside, np.nan_to_num(-ndtri(chance), posinf=_FAR), _FAR)
     return np.where(numbers < 0, -score, score)
-
-
-def _sample(
-    numbers: Array,
-    places: Sequence[ReleasePlace],
-    coordinates: int,
-    where: str,
-    rng: np.random.Generator,
-) -> NoiseSample:
-    """The sample of noise in points of its lattice, `[releases, width]`."""
-    # A number is a product of one and its unit, each rounded once.
-    whole = np.abs(numbers - np.rint(numbers)) <= _OFF
-    numbers = np.where(whole, np.rint(numbers), numbers)
-    scores = _scores(numbers, rng)
-    sizes = scores**2
-    first = np.zeros_like(scores)
-    first[:, 0] = 1.0
-    return NoiseSample(
-        where=where,
-        kind="gaussian",
-        scores=scores,
-        sizes=sizes.sum(1),
-        column_sizes=sizes.sum(0),
-        handed=first,
-        places=places,
-        off_lattice=(~whole).sum(1),
-        odd=(whole & (np.mod(numbers, 2.0) == 1.0)).sum(1),
-        judged=np.full(len(numbers), numbers.shape[1], np.int64),
-        coordinates=coordinates,
-    )
 
 
 def ends_finding(samples: Sequence[PairSample]) -> Finding:

@@ -38,13 +38,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacit.analysis.audit.fidelity.bench import Bench, acting
+from tacit.analysis.audit.canaries import exchanged
 from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
 from tacit.analysis.audit.plain_gradients import PlainModel, clipped, plain_model
-from tacit.analysis.audit.recorder import Call, Sum, Trace
+from tacit.analysis.audit.recorder import (
+    Call,
+    ContextFactory,
+    Noised,
+    Sum,
+    Trace,
+    run_traced,
+    seeded,
+)
+from tacit.analysis.audit.records import Candidate
 from tacit.config.schema import Privacy
+from tacit.data import StackedData
 from tacit.privacy.mechanisms.clipping import ClipNorm
 from tacit.report.wording import figure_up
+from tacit.training.job import Job
+from tacit.training.plan import Plan
+from tacit.training.processes.communication import local_exchange
 
 _ROOM = {False: (2.0**-6, 2.0**-14), True: (2.0**-3, 2.0**-6)}  # of C a record, and to be judged
 _CHUNK = 128
@@ -54,6 +67,77 @@ _FEWEST = 4
 _POINTS = {"gradient": 1, "difference": 2}  # at which each record's gradient is taken
 _RECORDS = 32  # whose gradients are held at once
 
+
+@dataclass(eq=False)
+class Bench:
+    """An experiment that can be run over and over with some of its records exchanged.
+
+    The plan is under seeded noise, and the records are numbers in memory of their own.
+    """
+
+    job: Job
+    plan: Plan
+    data: StackedData
+    context: ContextFactory
+    steps: int
+
+    def run(self, replay: Sequence[Noised] = (), absent: Tensor | None = None) -> Trace:
+        """The run, its noise as it was in another one, without the records `absent`."""
+        return run_traced(
+            self.plan,
+            self.job.model,
+            self.data,
+            local_exchange(replace(self.job, plan=self.plan)),
+            context=self.context,
+            steps=self.steps,
+            replay=replay,
+            calls=True,
+            absent=absent,
+        )
+
+    def with_records(
+        self, rows: Tensor, candidate: Candidate, base: Trace, *, absent: bool = False
+    ) -> Trace:
+        """The run in which the records of these numbers are others, its noise as in `base`.
+
+        With `absent` the records are not there: they are marked by the candidate, and masked.
+        """
+        marked, units = candidate.inputs if absent else None, self.data.units
+        if units is not None:
+            made = [candidate.inputs, candidate.targets]
+            if absent:
+                made = [v.expand(len(rows), units.rule.most, *v.shape) for v in made]
+            other = replace(self, data=exchanged(self.data, rows, *made))
+            return other.run(base.noise.asked, marked)
+        inputs, targets = self.data.stored[rows].clone(), self.data.targets[rows].clone()
+        self.data.stored[rows], self.data.targets[rows] = candidate.inputs, candidate.targets
+        try:
+            return self.run(base.noise.asked, marked)
+        finally:
+            self.data.stored[rows], self.data.targets[rows] = inputs, targets
+
+
+def make_bench(job: Job, context: ContextFactory, seed: int, steps: int) -> Bench:
+    """An experiment's bench under noise and coins of `seed`, of `steps` of its plan at most."""
+    train = job.train
+    data = replace(train, stored=train.inputs.clone(), targets=train.targets.clone(), bytes=False)
+    plan = seeded(job.plan, seed)
+    return Bench(job, plan, data, context, min(steps, plan.steps))
+
+
+def acting(plan: Plan, step: int, rows: int) -> Sequence[int]:
+    """Numbers of the nodes that the rows of a call of the model at a step are.
+
+    None where they are those of no batch: the engine tries its layers out on an example.
+    """
+    if rows == len(plan.nodes):
+        return range(rows)
+    flags = plan.release.active(step)
+    active = [] if flags is None else [n.node for n in plan.nodes if flags[n.node % len(flags)]]
+    return active if len(active) == rows else []
+
+
+# Sums and divisions.
 
 Contributions = Iterator[tuple[Tensor, Tensor]]
 """What a few records add to a sum, float64 `[few, d]`, and which of them are not judged."""
@@ -167,12 +251,38 @@ def sum_finding(bench: Bench, run: Trace, until: float) -> Finding:
         getattr(options, "clip_difference", None),
         bench.plan.config.privacy,
     )
-    seen = list[_Recomputed]()
+    seen, worst = list[_Recomputed](), Worst()
     for one in _sums(bench, run, plain):
         seen.append(one)
+        worst.see(one.distance / one.allowed, one)
         if len(seen) >= _FEWEST and time.perf_counter() > until:
             break
-    return _sum_finding(seen)
+    unjudged = sum(one.unjudged for one in seen)
+    saw = "No step asked for a sum of clipped gradients; there is nothing to compare."
+    power = "Nothing is found by this test in this experiment"
+    if seen:
+        (most,) = worst.where or seen[:1]
+        saw = (
+            f"{len(seen):,} sums over {sum(one.records for one in seen):,} records were computed "
+            f"again, record by record. The furthest was off by {figure_up(most.distance):g} "
+            f"clipping bounds, at node {most.node} in step {most.step}."
+        )
+        if unjudged:
+            saw += f" {unjudged:,} records were too ill-conditioned or large to be judged."
+        smallest = min(one.allowed / one.records for one in seen)
+        power = (
+            f"A sum that is off by {figure_up(smallest):g} clipping bounds a record is found; "
+            "what is closer may be rounding"
+        )
+    return exact_finding(
+        "clipped sums",
+        "Is what is noised the sum of the records' own clipped gradients?",
+        worst.share,
+        "how far a sum was from its records' own, over what rounding may do",
+        saw,
+        f"{power}.",
+        limit=1.0,
+    )
 
 
 def _sums(bench: Bench, run: Trace, plain: _Plain) -> Iterator[_Recomputed]:
@@ -223,39 +333,6 @@ def _compared(
         unjudged=unjudged,
         distance=float((total - whole).norm()) / bound,
         allowed=points * (count * (_ROOM[plain.rough.low][0] + lowered) + 2 * unjudged),
-    )
-
-
-def _sum_finding(seen: Sequence[_Recomputed]) -> Finding:
-    worst, records = Worst(), sum(one.records for one in seen)
-    unjudged = sum(one.unjudged for one in seen)
-    for one in seen:
-        worst.see(one.distance / one.allowed, one)
-    if not seen:
-        saw = "No step asked for a sum of clipped gradients; there is nothing to compare."
-        power = "Nothing is found by this test in this experiment"
-    else:
-        (most,) = worst.where or seen[:1]
-        saw = (
-            f"{len(seen):,} sums over {records:,} records were computed again, record by record. "
-            f"The furthest was off by {figure_up(most.distance):g} clipping bounds, at node "
-            f"{most.node} in step {most.step}."
-        )
-        if unjudged:
-            saw += f" {unjudged:,} records were too ill-conditioned or large to be judged."
-        smallest = min(one.allowed / one.records for one in seen)
-        power = (
-            f"A sum that is off by {figure_up(smallest):g} clipping bounds a record is found; "
-            "what is closer may be rounding"
-        )
-    return exact_finding(
-        "clipped sums",
-        "Is what is noised the sum of the records' own clipped gradients?",
-        worst.share,
-        "how far a sum was from its records' own, over what rounding may do",
-        saw,
-        f"{power}.",
-        limit=1.0,
     )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from tacit.analysis.audit.fidelity.batches import Coins, Read, View, read_drawings
+from tacit.analysis.audit.fidelity.batches import Coins, View, read_drawings
 from tacit.analysis.audit.fidelity.evidence import (
     TILTS,
     Cells,
@@ -65,39 +65,48 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
     target is its number in the stack. At rate 1 there is only the test of the batches.
     """
     drawings = read_drawings(traces)
-    findings = [
-        _certain(
+    certain = (
+        (
             drawings.batches,
             "batches",
             "Does every batch hold records of its own node, each once, as many as planned?",
             "contradictions between batches and plan",
             "All {} batches are as the plan says.",
             "batch that the plan rules out",
-        )
-    ]
-    if drawings.parts.count:
-        parts = _certain(
+        ),
+        (
             drawings.parts,
             "parts of a step",
             "Do the mini-batches of a step share no record?",
             "steps of a node with mini-batches that share a record",
             "In all {} steps of nodes they share none.",
             "step with mini-batches that share a record",
-        )
-        findings.append(parts)
-    if drawings.epochs.count:
-        epochs = _certain(
+        ),
+        (
             drawings.epochs,
             "epochs",
             "Does every record take part in exactly one step of each epoch?",
             "epochs of a node in which a record does not",
             "In all {} whole epochs of nodes every one does.",
             "epoch in which a record is drawn twice or not at all",
-        )
-        findings.append(epochs)
+        ),
+    )
+    findings = []
+    for read, name, question, meaning, none, power in certain:
+        saw, wrong = none.format(read.count), read.wrong
+        if wrong:
+            saw = f"{wrong[0][0].upper()}{wrong[0][1:]}."
+        power = f"It finds every single {power}."
+        if read.count or name == "batches":
+            findings.append(exact_finding(name, question, len(wrong), meaning, saw, power))
     if not drawings.coins:
         return findings
-    slack = _slack(drawings.coins)
+    # The logarithm of how much likelier the machine's coins make any event, at most. A coin's rate
+    # is rounded to 64 bits, a product of rates to 53; words that are equal are ordered by numbers.
+    slack = math.fsum(
+        float(some.tossed.sum()) * (2.0**-49 / (1 - some.rate) + some.tossed.shape[3] * 2.0**-65)
+        for some in drawings.coins
+    )
     poisson = [coins for coins in drawings.coins if coins.size is None]
     tests = [
         _rate(poisson, slack) if poisson else None,
@@ -110,63 +119,23 @@ def sampling_findings(traces: Sequence[Trace]) -> list[Finding]:
     return findings + [test for test in tests if test is not None]
 
 
-def _slack(coins: Sequence[Coins]) -> float:
-    """The logarithm of how much likelier the machine's coins make any event, at most.
-
-    A coin's rate is rounded to 64 bits, a product of rates to 53; words that are equal are ordered
-    by their numbers.
-    """
-    each = [
-        float(some.tossed.sum()) * (2.0**-49 / (1 - some.rate) + some.tossed.shape[3] * 2.0**-65)
-        for some in coins
-    ]
-    return math.fsum(each)
-
-
-def _certain(read: Read, name: str, question: str, meaning: str, none: str, power: str) -> Finding:
-    """A test of what needs no chance: what contradicts the plan, or `none` of so many."""
-    saw = none.format(read.count)
-    if read.wrong:
-        saw = f"{read.wrong[0][0].upper()}{read.wrong[0][1:]}."
-    power = f"It finds every single {power}."
-    return exact_finding(name, question, len(read.wrong), meaning, saw, power)
-
-
 # How many are drawn.
 
 
-def _rate(coins: Sequence[Coins], slack: float) -> Finding | None:
-    kinds = merged([cells for some in coins for cells in _totals(some)])
-    verdict = weigh(kinds)
-    whole = kinds[0]
-    share = float(whole.hits.sum() / whole.planned.sum())
-    least, planned = _found_chance(whole, 0, kinds, slack)
-    return _judged(
+def _rate(coins: Sequence[Coins], slack: float) -> Finding:
+    kinds = merged([cells for some in coins for cells in _drawn(some, _TOTALS)])
+    return _of_chances(
         "sampling rate",
         "Do batches hold as many records as the sampling rate says?",
-        share,
         "records that were drawn, over those that are expected",
-        verdict,
+        kinds,
+        (kinds[0], 0),
         slack,
-        _seen(verdict, "records were drawn"),
-        f"It finds a sampling rate of {_up(least)} in place of {planned:.4g}."
-        if least is not None
-        else "There are too few coins to find any other sampling rate.",
+        "records were drawn",
+        "a sampling rate of {} in place of {}",
+        "coins to find any other sampling rate",
+        ratio=float(kinds[0].hits.sum() / kinds[0].planned.sum()),
     )
-
-
-def _totals(some: Coins) -> list[Cells]:
-    """Records drawn: in all, in each slot, of each node, in each batch."""
-    drawn, tossed, where = some.drawn.sum(axis=3), some.tossed.sum(axis=3), _WHERE[some.which]
-    return [
-        counted(name + where, drawn.sum(axis=axes), tossed.sum(axis=axes), some.rate, own=own)
-        for name, axes, own in (
-            ("all batches", (0, 1, 2), False),
-            ("all nodes' batches number {}", (0, 1), False),
-            ("all batches of one node", (0, 2), True),
-            ("one batch", (), True),
-        )
-    ]
 
 
 _WHERE = {
@@ -177,17 +146,55 @@ _WHERE = {
 }
 
 
+_Kinds = Sequence[tuple[str, tuple[int, ...], bool]]
+"""What a cell is, over which axes of `Coins` it goes, and whether it is `own`: see `Cells`."""
+
+_TOTALS: _Kinds = (
+    ("all batches", (0, 1, 2, 3), False),
+    ("all nodes' batches number {}", (0, 1, 3), False),
+    ("all batches of one node", (0, 2, 3), True),
+    ("one batch", (3,), True),
+)
+_PLACES: _Kinds = (
+    ("all batches at place {}", (0, 1, 2), False),
+    ("all batches of one node at one place", (0, 2), True),
+    ("all nodes' batches of one number at one place", (0, 1), True),
+)
+
+
+def _drawn(some: Coins, kinds: _Kinds) -> list[Cells]:
+    """How many records are drawn, in cells of these kinds."""
+    drawn, tossed, where = some.drawn, some.tossed, _WHERE[some.which]
+    return [
+        counted(name + where, drawn.sum(axis=axes), tossed.sum(axis=axes), some.rate, own=own)
+        for name, axes, own in kinds
+    ]
+
+
 def _sizes(coins: Sequence[Coins], slack: float) -> Finding | None:
     """How sizes of batches are spread, and whether one follows from an earlier one."""
     some = [own for own in coins if own.which in ("each", "all")]
     if not some:
         return None
-    each = [_spread(own) for own in some]
-    kinds = merged([*each, *(cells for own in some for cells in _successive(own))])
+    spreads = [_spread(own) for own in some]
+    kinds = merged([*spreads, *(cells for own in some for cells in _successive(own))])
     spread, verdict = kinds[0], weigh(kinds)
-    batches = float(spread.tries[0])
+    batches, costs = float(spread.tries[0]), spread.costs[:, 0]
     ratio = 1 + float(spread.hits[0]) / batches
-    share = _fixed_share(spread, max(map(_still, some)), len(kinds), slack)
+    # What a batch of the expected size, rounded, has for its term of `_spread`, at most.
+    laws = [(np.unique(own.tossed.sum(axis=3)), own.rate) for own in some]
+    each = (stats.binom(records[records > 0], rate) for records, rate in laws)
+    still = max(float(((np.rint(b.mean()) - b.mean()) ** 2 / b.var() - 1).max()) for b in each)
+    wanted, above = slack - math.log(LEVEL) + math.log(len(kinds) * len(TILTS)), TILTS > 0
+
+    def found(share: float) -> bool:
+        """Of batches of the expected size; sizes of others are binomial, bounded by Chernoff."""
+        fixed = math.floor(share * batches)
+        rest = (1 - fixed / batches) * costs[above] - math.log(1 - POWER)
+        hits = fixed * still + float((rest / TILTS[above]).min())
+        return hits < 0 and float(special.logsumexp(TILTS * hits - costs)) > wanted
+
+    share = _least_share(found)
     follow = verdict.what != spread.what
     return _judged(
         "batch sizes",
@@ -247,91 +254,45 @@ def _successive(some: Coins) -> list[Cells]:
     return [Cells("succession", hits, ones, 0 * ones, costs, numbers, len(lags), False)]
 
 
-def _still(some: Coins) -> float:
-    """What a batch of the expected size, rounded, has for its term of `_spread`, at most."""
-    records = np.unique(some.tossed.sum(axis=3))
-    law = stats.binom(records[records > 0], some.rate)
-    mean = law.mean()
-    return float(((np.rint(mean) - mean) ** 2 / law.var() - 1).max())
-
-
-def _fixed_share(spread: Cells, still: float, kinds: int, slack: float) -> float | None:
-    """The least share of batches of one size, the expected one, that is found; None: not even all.
-
-    The sizes of the others are binomial, and the sum of their terms is bounded by Chernoff.
-    """
-    batches, costs = float(spread.tries[0]), spread.costs[:, 0]
-    wanted = slack - math.log(LEVEL) + math.log(kinds * len(TILTS))
-    above = TILTS > 0
-
-    def found(share: float) -> bool:
-        fixed = math.floor(share * batches)
-        rest = (1 - fixed / batches) * costs[above] - math.log(1 - POWER)
-        hits = fixed * still + float((rest / TILTS[above]).min())
-        return hits < 0 and float(special.logsumexp(TILTS * hits - costs)) > wanted
-
-    return _least_share(found)
-
-
 # Who is drawn.
 
 
-def _favoured(coins: Sequence[Coins], slack: float) -> Finding | None:
-    kinds = merged([cells for some in coins for cells in _places(some)])
-    verdict = weigh(kinds)
-    first = kinds[0]
-    cell = int(np.argsort(first.tries)[len(first.tries) // 2])
-    least, planned = _found_chance(first, cell, kinds, slack)
-    return _judged(
+def _favoured(coins: Sequence[Coins], slack: float) -> Finding:
+    kinds = merged([cells for some in coins for cells in _drawn(some, _PLACES)])
+    return _of_chances(
         "favoured records",
         "Is every record as likely to be drawn as every other, whatever its place?",
-        _ratio(verdict),
         "records drawn where that speaks most against the plan, over those that are expected",
-        verdict,
+        kinds,
+        (kinds[0], _middle(kinds[0])),
         slack,
-        _seen(verdict, "records were drawn"),
-        f"It finds a place whose records are drawn with the chance {_up(least)} in place of "
-        f"{planned:.4g}."
-        if least is not None
-        else "There are too few batches to find one place whose records are always drawn.",
+        "records were drawn",
+        "a place whose records are drawn with the chance {} in place of {}",
+        "batches to find one place whose records are always drawn",
     )
-
-
-def _places(some: Coins) -> list[Cells]:
-    """How often the records of a place are drawn: of all nodes, of one node, in one slot."""
-    where = _WHERE[some.which]
-    drawn, tossed = some.drawn, some.tossed
-    return [
-        counted(name + where, drawn.sum(axis=axes), tossed.sum(axis=axes), some.rate, own=own)
-        for name, axes, own in (
-            ("all batches at place {}", (0, 1, 2), False),
-            ("all batches of one node at one place", (0, 2), True),
-            ("all nodes' batches of one number at one place", (0, 1), True),
-        )
-    ]
 
 
 def _together(coins: Sequence[Coins], slack: float) -> Finding | None:
     kinds = merged([cells for some in coins for cells in _pairs(some)])
     if not kinds:
         return None
-    verdict = weigh(kinds)
     pairs = next(cells for cells in kinds if cells.own)
-    cell = int(np.argsort(pairs.tries)[len(pairs.tries) // 2])
-    least, planned = _found_chance(pairs, cell, kinds, slack)
-    return _judged(
+    return _of_chances(
         "records drawn together",
         "Are two records drawn together no more and no less often than independent coins do it?",
-        _ratio(verdict),
         "pairs drawn where that speaks most against the plan, over those that are expected",
-        verdict,
+        kinds,
+        (pairs, _middle(pairs)),
         slack,
-        _seen(verdict, "pairs of records were drawn together"),
-        f"It finds two places whose records are in one batch with the chance {_up(least)} in "
-        f"place of {planned:.4g}."
-        if least is not None
-        else "There are too few batches to find two places that are always drawn together.",
+        "pairs of records were drawn together",
+        "two places whose records are in one batch with the chance {} in place of {}",
+        "batches to find two places that are always drawn together",
     )
+
+
+def _middle(cells: Cells) -> int:
+    """The cell of the middle number of coins."""
+    return int(np.argsort(cells.tries)[len(cells.tries) // 2])
 
 
 def _pairs(some: Coins) -> list[Cells]:
@@ -510,12 +471,9 @@ def _overlaps(
 ) -> list[Cells]:
     """Overlaps by distance, by chain and distance, and by pair where that has a name as well.
 
-    Args:
-        names: of these kinds.
-        hits: records that a later batch shares with an earlier one, `[chains, pairs]`.
-        tries: records of the earlier batch that the later one has coins for, likewise.
-        rates: of the later batch, likewise; 0 where not both batches have coins.
-        lag: distance of the two, `[pairs]`.
+    `hits` are records that a later batch shares with an earlier one, `tries` those of the earlier
+    batch that the later one has coins for, and `rates` the later one's, 0 where not both have
+    coins, `[chains, pairs]` each; `lag` is how far apart the two are, `[pairs]`.
     """
     shape = len(hits), int(lag.max()) + 1
     cell = np.arange(shape[0])[:, None] * shape[1] + lag
@@ -563,13 +521,31 @@ def _repeated_share(
 # Words.
 
 
-def _found_chance(
-    cells: Cells, cell: int, kinds: Sequence[Cells], slack: float
-) -> tuple[float | None, float]:
-    """The least mean chance that is found by one cell of some kind, and the planned one."""
+def _of_chances(
+    name: str,
+    question: str,
+    meaning: str,
+    kinds: Sequence[Cells],
+    of: tuple[Cells, int],
+    slack: float,
+    what: str,
+    power: str,
+    too_few: str,
+    ratio: float | None = None,
+) -> Finding:
+    """A test by all kinds of cells; its power is the least mean chance found by one of them.
+
+    That is said of the cell `of`, of some kind, beside the planned chance. `ratio` is of what was
+    seen to what is planned; None: that of the cell that speaks most.
+    """
+    verdict, (cells, cell) = weigh(kinds), of
     hits, tries = least_hits(cells, cell, len(kinds), slack), float(cells.tries[cell])
-    least = None if hits is None else least_chance(hits, tries)
-    return least, float(cells.planned[cell] / tries)
+    found = f"There are too few {too_few}."
+    if hits is not None:
+        planned = float(cells.planned[cell] / tries)
+        found = f"It finds {power.format(_up(least_chance(hits, tries)), f'{planned:.4g}')}."
+    seen, shown = _seen(verdict, what), _ratio(verdict) if ratio is None else ratio
+    return _judged(name, question, shown, meaning, verdict, slack, seen, found)
 
 
 def _least_share(found: Callable[[float], bool]) -> float | None:

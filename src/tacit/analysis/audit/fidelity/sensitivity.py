@@ -28,11 +28,16 @@ from torch import Tensor
 
 from tacit.analysis.audit.canaries import records_of
 from tacit.analysis.audit.fidelity.accounted import Accounted, accounted
-from tacit.analysis.audit.fidelity.bench import Bench, acting, make_bench
 from tacit.analysis.audit.fidelity.finding import Finding, Worst, exact_finding
-from tacit.analysis.audit.fidelity.recomputed import division_finding, sum_finding
+from tacit.analysis.audit.fidelity.recomputed import (
+    Bench,
+    acting,
+    division_finding,
+    make_bench,
+    sum_finding,
+)
 from tacit.analysis.audit.recorder import Call, ContextFactory, Trace, TracedRelease
-from tacit.analysis.audit.records import Candidate, candidates, marker
+from tacit.analysis.audit.records import candidates, marker
 from tacit.data import StackedData
 from tacit.report.wording import figure_down, figure_up
 from tacit.training.job import Job
@@ -59,8 +64,8 @@ Array = NDArray[np.float64]
 def _choose(bench: Bench, base: Trace, turn: int) -> tuple[Tensor, Tensor]:
     """Of each node a record that is drawn, and another one of its batch: their numbers in all.
 
-    Nodes and turns take records of different batches, so that early and late ones are tried. A
-    node that draws nothing is represented by its first records.
+    Nodes and turns take those of different batches, early and late; a node that draws nothing, its
+    first records.
     """
     data = bench.data
     found: list[list[tuple[Call, int]]] = [[] for _ in range(len(data.sizes))]
@@ -206,7 +211,11 @@ class _Judge:
         moved: dict[int, dict[int, float]] = {}
         hit: dict[int, set[int]] = {}
         for release, left, right, nodes in zip(self._releases, one, other, drawn, strict=True):
-            lengths = _lengths(left, right, self._l1) / self._hidden(release)
+            # The deviation of the noise that counts for each row: that of the node's own, or more.
+            hidden, pairs = release.deviations, self._pairs
+            if pairs is not None:
+                hidden = hidden * np.array([pairs.gain(n, release.step) for n in release.nodes])
+            lengths = _lengths(left, right, self._l1) / hidden
             for node, length in zip(release.nodes, lengths.tolist(), strict=True):
                 own = moved.setdefault(node, {})
                 before = own.get(release.step, 0.0)
@@ -222,14 +231,6 @@ class _Judge:
                 seen.still += nothing
                 largest = max(largest, 0.0 if nothing else share)
         return largest
-
-    def _hidden(self, release: TracedRelease) -> Array:
-        """The deviation of the noise that counts for each row: that of the node's own, or more."""
-        pairs = self._pairs
-        if pairs is None:
-            return release.deviations
-        gains = np.array([pairs.gain(node, release.step) for node in release.nodes])
-        return np.asarray(release.deviations * gains, np.float64)
 
     def _limited(
         self, node: int, moved: dict[int, float], hit: set[int], left_out: bool
@@ -281,19 +282,15 @@ def sensitivity_findings(
     if not bench.plan.release.clip.enforced:  # any record may move anything: nothing is certified
         return [division_finding(bench, base)]
     seen = _try_records(bench, base, seed, began + seconds, fewest)
-    return [
-        _moved_finding(seen),
-        _still_finding(seen, _ROUNDING[job.dtype]),
-        recomputed,
-        division_finding(bench, base),
-    ]
+    still = _still_finding(seen, _ROUNDING[job.dtype])
+    return [_moved_finding(seen), still, recomputed, division_finding(bench, base)]
 
 
 def _try_records(bench: Bench, base: Trace, seed: int, until: float, fewest: int | None) -> _Seen:
     """Put record after record in the place of others, and compare."""
     judge, seen = _Judge(bench, base.releases), _Seen()
     start = bench.job.model.start(1, bench.job.dtype, bench.job.device)[0]
-    handed = _handed(base)
+    handed = [release.before for release in base.releases]
     for turn in range(int(bench.data.counts.max())):
         rows, others = _choose(bench, base, turn)
         own = records_of(bench.data, rows)
@@ -307,13 +304,14 @@ def _try_records(bench: Bench, base: Trace, seed: int, until: float, fewest: int
             enough = turn > 0 if fewest is None else seen.runs >= fewest
             if enough and time.perf_counter() > until:
                 return seen
-            if candidate is not gone and _same(candidate, own):
+            same = torch.equal(candidate.inputs, own[0]) and torch.equal(candidate.targets, own[1])
+            if candidate is not gone and same:  # the very records whose place it takes
                 continue
             run = bench.with_records(rows, candidate, base, absent=candidate is gone)
             seen.runs += 1
             for known, told in zip(drawn, _drawn(bench, base, run, judge.keeps), strict=True):
                 known |= told
-            found, name = _handed(run), candidate.name
+            found, name = [release.before for release in run.releases], candidate.name
             if candidate is gone:
                 without, name = found, "from its own data"
                 judge.compare(found, handed, drawn, seen, name=name, left_out=True)
@@ -327,16 +325,6 @@ def _try_records(bench: Bench, base: Trace, seed: int, until: float, fewest: int
                 judge.compare(found, kept, drawn, seen, name=pair, left_out=False)
             tried = sorted([*tried, (share, name, found)], key=lambda one: -one[0])[:_KEPT]
     return seen
-
-
-def _handed(run: Trace) -> list[Tensor]:
-    """What was handed to the noise, one release after the other, `[rows, d]`."""
-    return [release.before for release in run.releases]
-
-
-def _same(candidate: Candidate, own: tuple[Tensor, Tensor]) -> bool:
-    """Whether a candidate is the very records whose place it takes."""
-    return torch.equal(candidate.inputs, own[0]) and torch.equal(candidate.targets, own[1])
 
 
 _TRIED_ONLY = (
