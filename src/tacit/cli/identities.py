@@ -67,7 +67,7 @@ def create_(
         "Read the fingerprint out to the coordinator, who compares it.",
     )
     more = {"addresses": list(asked.addresses), "fingerprint": fingerprint}
-    show_lines(values | more, lines, as_json=as_json)
+    show_lines({**values, **more}, lines, as_json=as_json)
 
 
 @site_app.command("join")
