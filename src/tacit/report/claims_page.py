@@ -153,14 +153,9 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
             for key, name, colour, symbol in _SERIES
             if any(_place(row[key]) for row in shown)
         ]
-        settings: dict[str, object] = {
-            "autorange": "reversed",
-            "type": "category",
-            "tickmode": "array",
-            "tickvals": numbers,
-            "ticktext": labels,
-        }
-        x, y = Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
+        ticks = {"tickmode": "array", "tickvals": numbers, "ticktext": labels}
+        y = Axis("", settings={"autorange": "reversed", "type": "category", **ticks})
+        x = Axis("epsilon", "log", settings=_ticks(shown))
         figure = Drawing(traces, base_layout(x, y, hovermode="closest"))
     return Chart(
         key=f"claims-{place}",

@@ -117,8 +117,8 @@ def _print_cards(
 
 def _card(headings: Iterable[str], cells: Iterable[str], width: int) -> list[str]:
     """The lines below a name: short cells side by side, then one of several words on its own."""
-    told = [(heading, cell) for heading, cell in zip(headings, cells, strict=True) if cell]
-    told = [(heading, cell) for heading, cell in told if cell not in ("-", "–")]
+    pairs = zip(headings, cells, strict=True)
+    told = [(heading, cell) for heading, cell in pairs if cell not in ("", "-", "–")]
     short = [f"{heading} {cell}" for heading, cell in told if len(heading + cell) < _SHORT]
     long = [f"{heading}: {cell}" for heading, cell in told if len(heading + cell) >= _SHORT]
     lines = [""]
