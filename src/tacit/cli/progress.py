@@ -35,7 +35,6 @@ def progress_line(
     console = Console(stderr=True)
     coming = list(warnings)
     hidden = hidden or as_json_lines()
-    show = _plain_lines() if not hidden else lambda moment: None
     bar = Progress(
         TextColumn("step {task.completed}/{task.total}"),
         BarColumn(bar_width=20),
@@ -45,13 +44,12 @@ def progress_line(
         disable=hidden or not console.is_terminal,
         transient=True,
     )
-    if not bar.disable:
-        show = _live_line(bar)
-
-    noted = hidden and not as_json_lines()
+    task = bar.add_task("", total=None, state="", visible=False)
+    noted, shown = hidden and not as_json_lines(), -1
 
     def update(moment: Moment) -> None:
-        nonlocal noted
+        nonlocal noted, shown
+        step, steps = moment.step, moment.steps
         with suppress(OSError):  # whoever read this is gone; the run is not
             if not noted:
                 coming.extend(moment.notes)
@@ -60,44 +58,22 @@ def progress_line(
                 line = coming.pop(0)
                 if not say(line, logging.WARNING):
                     console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
-            show(moment)
+            if not bar.disable:
+                state = _state(moment)
+                bar.update(task, completed=step, total=steps, state=state, visible=True)
+            elif not hidden and (tenth := 10 * step // steps) != shown:
+                shown = tenth
+                left = (steps - step) / max(moment.steps_per_second, 1e-9)
+                sys.stderr.write(f"step {step}/{steps}  {_state(moment)}  {left:.0f} s left\n")
 
     with bar:
         yield update
 
 
-def _live_line(bar: Progress) -> Callable[[Moment], None]:
-    task = bar.add_task("", total=None, state="", visible=False)
-
-    def show(moment: Moment) -> None:
-        state = _state(moment)
-        bar.update(task, completed=moment.step, total=moment.steps, state=state, visible=True)
-
-    return show
-
-
-def _plain_lines() -> Callable[[Moment], None]:
-    shown = -1
-
-    def show(moment: Moment) -> None:
-        nonlocal shown
-        tenth = 10 * moment.step // moment.steps
-        if tenth == shown:
-            return
-        shown = tenth
-        remaining = (moment.steps - moment.step) / max(moment.steps_per_second, 1e-9)
-        sys.stderr.write(
-            f"step {moment.step}/{moment.steps}  {_state(moment)}  {remaining:.0f} s left\n"
-        )
-
-    return show
-
-
 def _state(moment: Moment) -> str:
+    metric = None if moment.metric is None else measure_of(moment.metric)
     parts = [
-        None
-        if moment.metric is None
-        else f"{measure_of(moment.metric).title} {measure_of(moment.metric).text(moment.score)}",
+        None if metric is None else f"{metric.title} {metric.text(moment.score)}",
         None if moment.loss is None else f"loss {moment.loss:.4f}",
         None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
         None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
