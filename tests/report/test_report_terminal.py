@@ -100,9 +100,11 @@ def test_claims_take_few_lines_a_node(width, tmp_path_factory, monkeypatch):
         assert figure in " ".join(answer.out.split())
 
 
-def test_what_is_called_like_a_picture_keeps_its_name(capsys):
-    """A folder `:heart:`, as rich would draw it."""
-    name = "runs/:heart:/x"
+@pytest.mark.parametrize("name", ["runs/:heart:/x", "runs/[bold]x[/]", "runs\\"])
+def test_a_name_is_printed_as_it_is(name, capsys):
+    """A folder `:heart:`, as rich would draw it, a style, and a backslash at the end."""
     table, pairs = view.Table(["a", "b"], [[name, "1"]]), view.Pairs([("a", name)], title=name)
     terminal([view.Text(name), table, pairs])
-    assert capsys.readouterr().out.count(name) == 4
+    printed = capsys.readouterr().out
+    assert printed.count(name) == 4
+    assert f"{name}\\" not in printed

@@ -1,14 +1,17 @@
 """The commands `tacit train` and `tacit launch`, and what a service has to know of its run.
 
-A service gives one command line, the first time and every time after.
+A service gives one command line, the first time and every time after. Standard error has what a run
+says of itself while it goes on, and when it has ended.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,15 +35,18 @@ from tacit.cli.options import (
 )
 from tacit.cli.signals import stop_signals
 from tacit.errors import AbsentError, InputError
+from tacit.report.measures import measure_of
+from tacit.report.wording import epsilon_text, node_list, percent_text
 
 if TYPE_CHECKING:
     from tacit.communication.crew import Crew
     from tacit.config import Config
-    from tacit.training.hooks import Progress
+    from tacit.training.hooks import Progress as Moment
     from tacit.training.run_folder.result import Result
 
 # Beside [train].timeout, within which the processes notice by themselves: to say so and to end.
 _TO_END = 15.0
+_DONE_ALREADY = "this run was done already: nothing was trained, and nothing charged"
 
 
 def train(
@@ -63,7 +69,6 @@ def train(
 ) -> None:
     """Train, and write a run folder with models, metrics, ledger and report."""
     check_files(file, set_ or ())
-    from tacit.cli.progress import DONE_ALREADY, closing_line, progress_line
     from tacit.communication.peers import ALONE, Peers
     from tacit.config import load_config
     from tacit.training import loop as run
@@ -76,7 +81,7 @@ def train(
     config = load_config(file, overrides=set_ or ())
 
     def done_already(destination: Path) -> None:
-        tell(DONE_ALREADY)
+        tell(_DONE_ALREADY)
         if not own_rank(site):
             _print_result(destination, quiet, as_json)
 
@@ -104,9 +109,9 @@ def train(
         warned: tuple[str, ...] = () if hidden else job.plan.warnings
         if hidden and rank == 0 and job.plan.not_private_warning is not None:
             warned = (job.plan.not_private_warning,)  # however quiet it is to be
-        progress = progress_line(hidden=hidden, warnings=warned)
+        progress = _progress_line(hidden=hidden, warnings=warned)
 
-        def on_step(moment: Progress) -> None:
+        def on_step(moment: Moment) -> None:
             made.append(moment.step)
             describe_process(step=moment.step)
             show(moment)
@@ -141,9 +146,87 @@ def train(
         made_of = f"{result.steps} of {result.plan.steps}"
         tell(f"stopped cleanly after step {made_of}: the same command{more} goes on")
     if not (quiet or as_json):
-        closing_line(result, rank, rank == 0 and goes_on and not made)
+        _closing_line(result, rank, rank == 0 and goes_on and not made)
     if rank == 0:
         _print_result(destination, quiet, as_json, result.notes)
+
+
+@contextmanager
+def _progress_line(
+    *, hidden: bool, warnings: Sequence[str] = ()
+) -> Iterator[Callable[[Moment], None]]:
+    """One live line on a terminal; a plain line at every tenth of the run elsewhere.
+
+    Warnings come first, hidden or not, but not before the first step: a run that is refused says
+    one line only. Where log lines are JSON there is no progress line, and warnings are logged.
+    Yields what shows where the run stands.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    coming = list(warnings)
+    hidden = hidden or as_json_lines()
+    bar = Progress(
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=hidden or not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task("", total=None, state="", visible=False)
+    noted, shown = hidden and not as_json_lines(), -1
+
+    def update(moment: Moment) -> None:
+        nonlocal noted, shown
+        step, steps = moment.step, moment.steps
+        with suppress(OSError):  # whoever read this is gone; the run is not
+            if not noted:
+                coming.extend(moment.notes)
+                noted = True
+            while coming:
+                line = coming.pop(0)
+                if not say(line, logging.WARNING):
+                    console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+            if not bar.disable:
+                state = _state(moment)
+                bar.update(task, completed=step, total=steps, state=state, visible=True)
+            elif not hidden and (tenth := 10 * step // steps) != shown:
+                shown = tenth
+                left = (steps - step) / max(moment.steps_per_second, 1e-9)
+                sys.stderr.write(f"step {step}/{steps}  {_state(moment)}  {left:.0f} s left\n")
+
+    with bar:
+        yield update
+
+
+def _state(moment: Moment) -> str:
+    metric = None if moment.metric is None else measure_of(moment.metric)
+    parts = [
+        None if metric is None else f"{metric.title} {metric.text(moment.score)}",
+        None if moment.loss is None else f"loss {moment.loss:.4f}",
+        None if moment.accuracy is None else f"accuracy {percent_text(moment.accuracy)}",
+        None if moment.epsilon is None else f"epsilon {epsilon_text(moment.epsilon)}",
+        f"{moment.steps_per_second:.1f} steps/s",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def _closing_line(result: Result, rank: int, nothing_made: bool) -> None:
+    """Say what the table does not: that nothing was left to do, or how another rank ended.
+
+    `nothing_made` says that a resumed run made no step.
+    """
+    if nothing_made and result.status == "done":
+        tell(_DONE_ALREADY)
+    if rank:
+        nodes = node_list(result.job.hosted)
+        tell(
+            f"rank {rank}: {result.status} after {result.steps} of {result.plan.steps} steps; its "
+            f"nodes are {nodes}, and the results are in the run folder of rank 0"
+        )
 
 
 def launch(

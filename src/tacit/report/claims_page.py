@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -129,17 +129,16 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
     numbered = list(enumerate(rows, start=1))
     drawn = [pair for pair in numbered if any(_place(pair[1][key]) for key, *_ in _SERIES)]
     shown = [row for _, row in drawn]
-    figure, edge = None, ""
-    if any(_place(row[key]) == _EDGE for row in shown for key, *_ in _SERIES):
-        edge = (
-            f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
-        )
+    places = {key: [_place(row[key]) for row in shown] for key, *_ in _SERIES}
+    known = {place for own in places.values() for place in own if place is not None}
+    edge = f" {SIZE_NOTE}, and stands at the right edge; the verdict in the table compares them."
+    figure = None
     if shown:
         numbers = [str(number) for number, _ in drawn]
         labels = [f"{number}: {row['experiment']}" for number, row in drawn]
         traces = [
             scatter(
-                x=[_place(row[key]) for row in shown],
+                x=places[key],
                 y=numbers,
                 customdata=[
                     f"{number_text(row[key])} ({label})"
@@ -151,22 +150,17 @@ def _chart(place: int, algorithm: str, rows: Sequence[Row]) -> Chart:
                 hovertemplate="%{customdata}",
             )
             for key, name, colour, symbol in _SERIES
-            if any(_place(row[key]) for row in shown)
+            if any(places[key])
         ]
-        settings: dict[str, object] = {
-            "autorange": "reversed",
-            "type": "category",
-            "tickmode": "array",
-            "tickvals": numbers,
-            "ticktext": labels,
-        }
-        x, y = Axis("epsilon", "log", settings=_ticks(shown)), Axis("", settings=settings)
+        ticks = {"tickmode": "array", "tickvals": numbers, "ticktext": labels}
+        y = Axis("", settings={"autorange": "reversed", "type": "category", **ticks})
+        x = Axis("epsilon", "log", settings=_ticks(known))
         figure = Drawing(traces, base_layout(x, y, hovermode="closest"))
     return Chart(
         key=f"claims-{place}",
         title=f"{algorithm}: claimed, certified and proved epsilon",
         caption="A claim left of what is proved (upward triangle) is too small; one right of what "
-        f"is certified (downward triangle) holds.{edge}",
+        f"is certified (downward triangle) holds.{edge if _EDGE in known else ''}",
         figure=figure,
         absent="There is nothing to draw: no noise is determined by what is printed.",
         height=70 + _ROW_HEIGHT * len(shown),
@@ -180,11 +174,10 @@ def _place(value: float | None) -> float | None:
     return value if value <= MOST_SHOWN else _EDGE
 
 
-def _ticks(rows: Sequence[Row]) -> dict[str, object]:
-    """Powers of ten that the rows span, and words for the edge where it is used."""
-    places = [place for row in rows for key, *_ in _SERIES if (place := _place(row[key]))]
+def _ticks(places: Collection[float]) -> dict[str, object]:
+    """Powers of ten that they span, and words for the edge where it is used."""
     powers = range(math.floor(math.log10(min(places))), math.ceil(math.log10(max(places))) + 1)
     marks = {10.0**power: f"{10.0**power:,g}" for power in powers if 10.0**power <= MOST_SHOWN}
-    if max(places) == _EDGE:
+    if _EDGE in places:
         marks[_EDGE] = "more"
     return {"tickmode": "array", "tickvals": list(marks), "ticktext": list(marks.values())}

@@ -221,7 +221,7 @@ def _site_panel(table: Row, number: int) -> Panel:
         ]
         most = max((row["epsilon"][place] or 0.0 for row in rows), default=0.0)
         budget = f"epsilon {epsilon_words(most)}" if most else ""
-        curves.append(replace(_drawn(column_name(table, place), place, points), budget=budget))
+        curves.append(_drawn(column_name(table, place), place, points, budget))
     return Panel(
         key=f"records-{number}",
         title=compared(table["metric"]).title,
@@ -234,7 +234,13 @@ def _site_panel(table: Row, number: int) -> Panel:
     )
 
 
-def _drawn(name: str, place: int, points: Sequence[tuple[float, Row]]) -> Curve:
+def _drawn(
+    name: str,
+    place: int,
+    points: Sequence[tuple[float, Row]],
+    budget: str = "",
+    published: float | None = None,
+) -> Curve:
     """A curve of means, with a band where all have a deviation."""
     banded = bool(points) and all(point["deviation"] is not None for _, point in points)
     edges = [(point["mean"], point["deviation"]) for _, point in points] if banded else []
@@ -243,12 +249,12 @@ def _drawn(name: str, place: int, points: Sequence[tuple[float, Row]]) -> Curve:
         colour=_COLOURS[place % len(_COLOURS)],
         dash=DASHES[place // len(_COLOURS) % len(DASHES)],
         symbol=SYMBOLS[place % len(SYMBOLS)],
-        budget="",
+        budget=budget,
         x=tuple(float(x) for x, _ in points),
         y=tuple(float(point["mean"]) for _, point in points),
         low=tuple(mean - deviation for mean, deviation in edges),
         high=tuple(mean + deviation for mean, deviation in edges),
-        published=None,
+        published=published,
     )
 
 
@@ -259,11 +265,8 @@ def _curve(line: Row, place: int, axis: str, measure: str) -> Curve:
     printed = line["published"].get(measure)
     if printed is not None and compared(measure).percent:
         printed /= 100  # papers print per cent
-    return replace(
-        _drawn(line["name"], place, points),
-        budget="" if axis == "budget" else _budget(line["points"][line["chosen"]]),
-        published=printed,
-    )
+    budget = "" if axis == "budget" else _budget(line["points"][line["chosen"]])
+    return _drawn(line["name"], place, points, budget, printed)
 
 
 def _across(curve: Curve, line: Row, others: Sequence[Curve]) -> Curve:

@@ -96,14 +96,8 @@ def graph_chart(topology: CommunicationGraph, nodes: int) -> Chart:
             f"; the {period} graphs of the period take turns, each with a colour and a kind of "
             "line of its own"
         )
-    return Chart(
-        key="graph",
-        title="Who talks to whom",
-        caption=f"{drawn}{turns}. {degrees}",
-        figure=figure,
-        absent=absent,
-        height=GRAPH_HEIGHT,
-    )
+    caption = f"{drawn}{turns}. {degrees}"
+    return Chart("graph", "Who talks to whom", caption, figure, absent, GRAPH_HEIGHT)
 
 
 def _graph_figure(topology: CommunicationGraph, union: set[Edge], size: int, nodes: int) -> Drawing:

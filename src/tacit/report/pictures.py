@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from tacit.errors import optional
 
@@ -39,44 +38,40 @@ _NOTE_LETTERS = 86  # of the note, at the width of a panel
 _DPI = 200
 _MOST_SYMBOLS = 8  # on one line
 _INK, _QUIET, _GRID = "#1b2027", "#5c6572", "#dde1e6"
-_DASHES = MappingProxyType({"solid": "-", "dash": "--", "dashdot": "-.", "longdash": (0, (8, 3))})
-_MARKERS = MappingProxyType(
-    {
-        "circle": "o",
-        "square": "s",
-        "triangle-up": "^",
-        "diamond": "D",
-        "x": "x",
-        "triangle-down": "v",
-        "cross": "+",
-        "star": "*",
-    }
-)
-_STYLE = MappingProxyType(
-    {
-        # Words stay words: they can be searched, read aloud and edited. DejaVu Sans, in which they
-        # are measured, is a wide face, so that what a reader has in its place takes no more room.
-        "svg.fonttype": "none",
-        "svg.hashsalt": "tacit",
-        "pdf.fonttype": 42,
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial"],
-        "font.size": 8.5,
-        "text.color": _INK,
-        "text.parse_math": False,  # a dollar in a name is a dollar
-        "axes.edgecolor": _QUIET,
-        "axes.labelcolor": _INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.formatter.useoffset": False,
-        "grid.color": _GRID,
-        "xtick.color": _QUIET,
-        "ytick.color": _QUIET,
-        "lines.linewidth": 1.5,
-        "lines.markersize": 4.5,
-    }
-)
+_DASHES: Mapping[str, Any] = {"solid": "-", "dash": "--", "dashdot": "-.", "longdash": (0, (8, 3))}
+_MARKERS: Mapping[str, str] = {
+    "circle": "o",
+    "square": "s",
+    "triangle-up": "^",
+    "diamond": "D",
+    "x": "x",
+    "triangle-down": "v",
+    "cross": "+",
+    "star": "*",
+}
+_STYLE: Mapping[str, Any] = {
+    # Words stay words: they can be searched, read aloud and edited. DejaVu Sans, in which they
+    # are measured, is a wide face, so that what a reader has in its place takes no more room.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tacit",
+    "pdf.fonttype": 42,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial"],
+    "font.size": 8.5,
+    "text.color": _INK,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": _GRID,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+}
 
 
 def picture(title: str, panels: Sequence[Panel], note: str = "") -> Figure:

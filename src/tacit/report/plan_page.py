@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -31,8 +31,6 @@ from tacit.report.wording import (
     range_text,
 )
 
-_FOUR_DIGITS = "{:.4g}".format
-
 
 @dataclass(frozen=True)
 class PlanNames:
@@ -56,8 +54,7 @@ def plan_blocks(plan: PlanDocument, names: PlanNames) -> list[Block]:
     """What is common to all nodes, then a row for each kind of node."""
     clip, contraction = "none", "not known"
     if plan.clip is not None:
-        clip = range_text(*plan.clip, _FOUR_DIGITS)
-        clip += "" if names.clipped else ", assumed: nothing is clipped"
+        clip = _range(plan.clip) + ("" if names.clipped else ", assumed: nothing is clipped")
     if plan.contraction is not None:
         contraction = f"{plan.contraction:.4f} (spectral gap {1 - plan.contraction:.4f})"
     rows = (
@@ -109,33 +106,34 @@ def _nodes(plan: PlanDocument) -> Table:
     shared = plan.colluding is not None
     guessed = any(node.guess is not None for node in plan.per_node)
     shares = len({_shares(node) for node in plan.per_node}) > 1
-    columns = (
-        *("nodes", plan.unit.plural, "rate", "noise multiplier"),
-        *(("own multiplier",) if shared else ()),
-        "noise in mean",
-        *(("share of model", "share of noise") if shares else ()),
-        *("budget", "certified epsilon"),
-        *(("certified guess",) if guessed else ()),
+    # What each column says, and whether it is there.
+    columns: dict[str, tuple[bool, Callable[[PlannedNode], str]]] = {
+        plan.unit.plural: (True, lambda node: str(node.records)),
+        "rate": (True, lambda node: f"{node.rate:.4g}"),
+        "noise multiplier": (True, lambda node: _range(node.noise_multiplier)),
+        "own multiplier": (shared, lambda node: _range(node.own_noise_multiplier)),
+        "noise in mean": (True, lambda node: _range(node.noise_std)),
+        "share of model": (shares, lambda node: _shares(node)[0]),
+        "share of noise": (shares, lambda node: _shares(node)[1]),
+        "budget": (True, _budget),
+        "certified epsilon": (True, lambda node: _epsilon(node.epsilon, "-")),
+        "certified guess": (guessed, lambda node: epsilon_text(node.right_guess)),
         # No paper claims anything of noise that nodes share.
-        *(() if shared else ("claimed epsilon",)),
-    )
+        "claimed epsilon": (not shared, lambda node: _epsilon(node.claimed, "no claim")),
+    }
+    cells = {name: cell for name, (is_there, cell) in columns.items() if is_there}
     rows = [
         (
             node_list([node.node for node in group], [node.name for node in group]),
-            str(group[0].records),
-            f"{group[0].rate:.4g}",
-            range_text(*group[0].noise_multiplier, _FOUR_DIGITS),
-            *((range_text(*group[0].own_noise_multiplier, _FOUR_DIGITS),) if shared else ()),
-            range_text(*group[0].noise_std, _FOUR_DIGITS),
-            *(_shares(group[0]) if shares else ()),
-            _budget(group[0]),
-            _epsilon(group[0].epsilon, "-"),
-            *((epsilon_text(group[0].right_guess),) if guessed else ()),
-            *(() if shared else (_epsilon(group[0].claimed, "no claim"),)),
+            *(cell(group[0]) for cell in cells.values()),
         )
         for group in groups.values()
     ]
-    return Table(columns, rows)
+    return Table(("nodes", *cells), rows)
+
+
+def _range(ends: tuple[float | None, float | None]) -> str:
+    return range_text(*ends, "{:.4g}".format)
 
 
 def _shares(node: PlannedNode) -> tuple[str, str]:

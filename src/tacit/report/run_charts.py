@@ -145,14 +145,11 @@ def _and_by_bytes(
 ) -> list[Chart]:
     """A chart over the steps, and the same lines over the bytes sent, of which `told` is said."""
     sent = [measurement.bytes_sent for measurement in measurements]
-    other = Chart(
-        f"{chart.key}-bytes",
-        f"{chart.title} by bytes sent",
-        told,
-        line_figure(sent, _BYTES, y, series),
-        chart.absent,
-    )
-    return [replace(chart, key=f"{chart.key}-steps", title=f"{chart.title} by steps"), other]
+    key, title, figure = chart.key, chart.title, line_figure(sent, _BYTES, y, series)
+    return [
+        replace(chart, key=f"{key}-steps", title=f"{title} by steps"),
+        Chart(f"{key}-bytes", f"{title} by bytes sent", told, figure, chart.absent),
+    ]
 
 
 def _score_charts(measurements: Sequence[Measurement], result: ResultDocument) -> list[Chart]:
@@ -255,16 +252,10 @@ def _epsilon_chart(measurements: Sequence[Measurement], result: ResultDocument) 
 
 def _with_meaning(series: Sequence[Series]) -> tuple[list[Series], str]:
     """Leave out what is beyond all meaning, since beside it nothing else can be seen; say so."""
-    kept = [
-        replace(
-            line,
-            values=[
-                value if value is not None and value <= MOST_SHOWN else None
-                for value in line.values
-            ],
-        )
-        for line in series
-    ]
+    kept = []
+    for line in series:
+        values = [one if one is not None and one <= MOST_SHOWN else None for one in line.values]
+        kept.append(replace(line, values=values))
     said = "" if kept == series else f" {SIZE_NOTE}, and is not drawn."
     return kept, said
 

@@ -162,18 +162,8 @@ def statement_page(document: Mapping[str, Any], signatures: Mapping[str, str] | 
     names = {row["node"]: row.get("name") for row in rows}
     words = document["mechanisms_in_words"]
     cells = ((row["node"], _node_cells(row)) for row in rows)
-    released = (
-        (
-            row["node"],
-            (
-                "; ".join(
-                    f"{words[release['mechanism']]}; {release['steps']:,} steps charged"
-                    for release in row["releases"]
-                ),
-            ),
-        )
-        for row in document["ledger"]["nodes"]
-    )
+    accounts = document["ledger"]["nodes"]
+    released = ((row["node"], (_release_text(row, words),)) for row in accounts)
     relied: list[Block] = []
     if trust is not None:
         deltas = [row["delta"] for row in rows]
@@ -352,6 +342,13 @@ def _data(document: Mapping[str, Any]) -> list[Block]:
             *texts([f"and {more} more, in statement.json."] if more > 0 else []),
         )
     ]
+
+
+def _release_text(row: Mapping[str, Any], mechanisms: Sequence[str]) -> str:
+    return "; ".join(
+        f"{mechanisms[release['mechanism']]}; {release['steps']:,} steps charged"
+        for release in row["releases"]
+    )
 
 
 def _day(stamp: str) -> str:

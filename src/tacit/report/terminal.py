@@ -14,7 +14,6 @@ from functools import singledispatch
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -52,9 +51,10 @@ def _(block: view.Items, out: Console) -> None:
 
 @_show.register
 def _(block: view.Pairs, out: Console) -> None:
-    table = Table("", "", title=escape(block.title), title_justify="left", show_header=False)
+    title = Text(block.title, style="table.title")
+    table = Table("", "", title=title, title_justify="left", show_header=False)
     for pair in block.pairs:
-        table.add_row(*map(escape, pair))
+        table.add_row(*map(Text, pair))
     out.print(table)
 
 
@@ -79,7 +79,7 @@ def _(block: view.Table, out: Console) -> None:
     while sum(widths) > room:  # the widest give way to their least
         _, widest = max((width, n) for n, width in enumerate(widths) if width > least[n])
         widths[widest] -= 1
-    title = None if block.title is None else escape(block.title)
+    title = None if block.title is None else Text(block.title, style="table.title")
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
@@ -117,8 +117,8 @@ def _print_cards(
 
 def _card(headings: Iterable[str], cells: Iterable[str], width: int) -> list[str]:
     """The lines below a name: short cells side by side, then one of several words on its own."""
-    told = [(heading, cell) for heading, cell in zip(headings, cells, strict=True) if cell]
-    told = [(heading, cell) for heading, cell in told if cell not in ("-", "–")]
+    pairs = zip(headings, cells, strict=True)
+    told = [(heading, cell) for heading, cell in pairs if cell not in ("", "-", "–")]
     short = [f"{heading} {cell}" for heading, cell in told if len(heading + cell) < _SHORT]
     long = [f"{heading}: {cell}" for heading, cell in told if len(heading + cell) >= _SHORT]
     lines = [""]

@@ -170,7 +170,10 @@ def observer_words(trust_model: str, trust: TrustTerms | None) -> str:
         return "whoever sees everything"
     model = trust_model.partition(",")[0]
     own = " (those of its own process included)" * (model == "secure-sum" and not trust.simulated)
-    return f"{_OBSERVERS[model]} {_known(trust.colluding)}{own}"
+    known = "and knows no node's secrets"
+    if (most := trust.colluding) > 0:
+        known = f"and knows all that any {count_text(most, 'node')} know" + "s" * (most == 1)
+    return f"{_OBSERVERS[model]} {known}{own}"
 
 
 def server_words(trust: TrustTerms) -> str:
@@ -182,12 +185,6 @@ def server_words(trust: TrustTerms) -> str:
         "The process of rank 0 did the server's work. Whoever runs it is the server and "
         f"{own} of the nodes, so that with the server {others} collude."
     )
-
-
-def _known(colluding: int) -> str:
-    if colluding == 0:
-        return "and knows no node's secrets"
-    return f"and knows all that any {count_text(colluding, 'node')} know" + "s" * (colluding == 1)
 
 
 def _guarantee(colluding: int) -> str:
