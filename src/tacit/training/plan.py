@@ -20,7 +20,7 @@ from tacit.privacy.published import FormulaCondition
 from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import epsilon_words, protection
 from tacit.report.wording import with_article
-from tacit.topology import Mixing
+from tacit.topology.mixing import Mixing
 from tacit.training.faults import FaultPlan
 from tacit.training.release import NodeRelease, Release
 

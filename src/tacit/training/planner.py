@@ -24,16 +24,14 @@ from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.noise.matrix import MatrixNoise
 from tacit.report.documents.unit import UnitTerms
 from tacit.report.wording import count_text
-from tacit.topology import (
-    Mixing,
-    build_mixing,
-    build_schedule,
+from tacit.topology.checks import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
-    server_averaging,
 )
 from tacit.topology.graphs import KEYS
+from tacit.topology.mixing import Mixing, build_mixing, server_averaging
+from tacit.topology.own import build_schedule
 from tacit.training import over_time, weights
 from tacit.training.averages import average_note
 from tacit.training.batches import automatic_batch, epochs_note

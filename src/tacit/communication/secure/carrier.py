@@ -39,8 +39,8 @@ from tacit.communication.secure.sessions import (
     session_config,
 )
 from tacit.errors import InputError, PeerError, describe
-from tacit.identities import Member, Site
-from tacit.identities.bundle import bundle_of
+from tacit.identities.bundle import Member, bundle_of
+from tacit.identities.site import Site
 
 LARGEST_FRAME = 2**30  # bytes, where nothing smaller is said
 _FRAME_PRIORITY, _URGENT = zenoh.Priority.DATA, zenoh.Priority.INTERACTIVE_HIGH
@@ -133,13 +133,12 @@ class Carrier:
             time.sleep(_POLL)
 
     def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
+        """Hand a frame over for a site; whether there was a way, and the engine has taken all of
+        it.
 
-        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
-        be handed over while another thread hands over a long one.
-
-        Returns:
-            Whether there was a way, and the engine has taken all of it.
+        It may be lost all the same. This waits while the way is congested. An `urgent` one, of 60
+        KiB at most, overtakes what waits in the engine on the way, and may be handed over while
+        another thread hands over a long one.
         """
         for way in self._ways:
             if way.leads_to(rank):
@@ -280,11 +279,9 @@ class Carrier:
 class _Way:
     """One session: a publisher for each other site, and what comes for this one.
 
-    Args:
-        session: with a relay, or with the sites that can be connected to directly.
-        door: at a relay, to see whether it lets this site in.
-        publishers, urgent: of long frames, and of what overtakes them, by who takes them.
-        unfinished: frames, by the key that their sender puts them to.
+    It is with a relay, whose `door` shows whether it lets this site in, or with the sites that can
+    be connected to directly. `publishers` are of long frames and `urgent` of what overtakes them,
+    by rank; `unfinished` are frames, by the key that their sender puts them to.
     """
 
     def __init__(
