@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tacit.identities import approve, create_site, join
+from tacit.identities.consortium import approve
+from tacit.identities.site import create_site, join
 
 SITES: Mapping[str, Sequence[str]] = {"north": (), "south": ()}
 RELAYS: Mapping[str, Sequence[str]] = {"relay": ("127.0.0.1:7447",)}

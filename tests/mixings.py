@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tacit.topology import Weights
+from tacit.topology.mixing import Weights
 
 
 def weights_of(matrix):

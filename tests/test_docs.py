@@ -49,7 +49,8 @@ from tacit.models import MODELS
 from tacit.models.metrics import METRICS
 from tacit.privacy.published import constant_mu, total_mu
 from tacit.privacy.published.dyn_d2p import dyn_least_noise, dyn_noise, dyn_steps
-from tacit.topology import GRAPHS, WEIGHTS
+from tacit.topology.graphs import GRAPHS
+from tacit.topology.mixing import WEIGHTS
 from tacit.training.prepare import prepare
 
 pytestmark = pytest.mark.slow

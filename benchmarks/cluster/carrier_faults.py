@@ -30,7 +30,8 @@ from pathlib import Path
 from carriers import RUN, WAIT, carrier_echo, free_address, relay, spawn
 
 from tacit.communication.secure.carrier import Carrier
-from tacit.identities import Site, approve, create_site, join
+from tacit.identities.consortium import approve
+from tacit.identities.site import Site, create_site, join
 
 FRAME = 100_000  # bytes
 EVERY = 0.05  # seconds

@@ -25,7 +25,8 @@ import torch.distributed as dist
 
 from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.sessions import run_relay
-from tacit.identities import approve, create_site, join, load_site
+from tacit.identities.consortium import approve
+from tacit.identities.site import create_site, join, load_site
 
 RUN = "0" * 32
 SIZES = (2**16, 400_000, 4_000_000, 40_000_000)  # bytes

@@ -43,7 +43,8 @@ from tacit.communication.exchange.between import BetweenProcesses, Graphs
 from tacit.communication.exchange.protocol import Channel
 from tacit.communication.peers import place
 from tacit.communication.secure.sites import SiteCluster, join_sites
-from tacit.identities import approve, create_site, join, load_site
+from tacit.identities.consortium import approve
+from tacit.identities.site import create_site, join, load_site
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "speed"))
 

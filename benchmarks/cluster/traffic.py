@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.communication.exchange.messages import HEADER_BYTES
-from tacit.topology import Weights
+from tacit.topology.mixing import Weights
 from tacit.training.plan import Plan
 from tacit.training.run_folder.result import message_bytes
 

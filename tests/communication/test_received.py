@@ -25,9 +25,8 @@ from communication.cluster.ranks import Hub, ThreadChannel
 from communication.memory import Board, MemoryCrew
 from experiments import experiment
 from tacit.communication import received
-from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.channel import RackGatherer
-from tacit.communication.cluster.cluster import Place
+from tacit.communication.cluster.cluster import Cluster, Place
 from tacit.communication.cluster.watch import Heartbeat, Seen
 from tacit.communication.colours import Released, opened
 from tacit.communication.exchange import BetweenProcesses
@@ -457,7 +456,7 @@ class Spoilt:
     def receive(self, rank, size):
         return self
 
-    def wait(self):
+    def __call__(self):
         return self.last
 
     def together(self):

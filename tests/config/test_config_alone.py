@@ -7,7 +7,8 @@ import pytest
 from experiments import experiment
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import GRAPHS, build_schedule
+from tacit.topology.graphs import GRAPHS
+from tacit.topology.own import build_schedule
 
 CONTRADICTIONS = [
     ({"task": {"features_cache": "cache"}}, "task.features_cache", "goes with task.features"),

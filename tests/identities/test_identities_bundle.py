@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 
 from consortia import refused
 from tacit.errors import InputError
-from tacit.identities import (
-    approve,
-    create_site,
-    join,
-    load_site,
-    read_bundle,
-    revoke,
-)
-from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text
+from tacit.identities.bundle import MOST_MEMBERS, Bundle, Member, bundle_text, read_bundle
 from tacit.identities.certificates import issue_certificate, new_authority
-from tacit.identities.consortium import AUTHORITY_FILE
+from tacit.identities.consortium import AUTHORITY_FILE, approve, revoke
 from tacit.identities.signing import new_request
+from tacit.identities.site import create_site, join, load_site
 
 
 def test_an_older_bundle_is_refused_over_a_newer_one(own):

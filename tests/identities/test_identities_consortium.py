@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from consortia import consortium, refused
 from tacit.errors import FormatError, InputError
-from tacit.identities import (
-    approve,
-    create_site,
-    join,
-    load_consortium,
-    load_site,
-)
+from tacit.identities.consortium import approve, load_consortium
 from tacit.identities.signing import (
     MemberRequest,
     new_request,
@@ -28,6 +22,7 @@ from tacit.identities.signing import (
     sign_bytes,
     write_signed,
 )
+from tacit.identities.site import create_site, join, load_site
 
 
 def signed_request(key, **changed):

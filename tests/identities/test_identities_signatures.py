@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from consortia import consortium, refused
 from tacit.errors import InputError
-from tacit.identities import approve, create_site, join, load_site, read_bundle, revoke
+from tacit.identities.bundle import read_bundle
+from tacit.identities.consortium import approve, revoke
 from tacit.identities.signatures import (
     check_signed_file,
     sign_file,
     signature_path,
     verified_signatures,
 )
+from tacit.identities.site import create_site, join, load_site
 
 
 @pytest.fixture

@@ -28,22 +28,11 @@ from hypothesis import strategies as st
 from consortia import consortium, refused
 from tacit.base.private_files import locked
 from tacit.errors import InputError
-from tacit.identities import (
-    Bundle,
-    Site,
-    approve,
-    create_site,
-    join,
-    load_consortium,
-    load_site,
-    read_bundle,
-    revoke,
-    sign,
-    verify,
-)
+from tacit.identities.bundle import Bundle, read_bundle
 from tacit.identities.certificates import issue_certificate, key_of, key_pem, new_authority, pem
-from tacit.identities.consortium import AUTHORITY_FILE
+from tacit.identities.consortium import AUTHORITY_FILE, approve, load_consortium, revoke
 from tacit.identities.names import check_address, check_name
+from tacit.identities.site import Site, create_site, join, load_site, sign, verify
 
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)

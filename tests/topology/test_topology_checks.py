@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from mixings import weights_of
 from tacit.errors import InputError
-from tacit.topology import (
-    GraphSchedule,
-    build_mixing,
-    build_schedule,
+from tacit.topology.checks import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
     contraction,
-    graph_of,
 )
+from tacit.topology.graphs import GraphSchedule, graph_of
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 
 COLUMNS = np.array([[0.5, 0.0, 0.25], [0.5, 1.0, 0.25], [0.0, 0.0, 0.5]])
 BOTH = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.topology import build_mixing, build_schedule
 from tacit.topology.consensus import GossipOrder, NoiseFlow, spread
 from tacit.topology.graphs import GraphSchedule, graph_of
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 
 Array = NDArray[np.float64]
 ATC: GossipOrder = "adapt-then-combine"

@@ -13,14 +13,10 @@ import tacit
 from experiments import experiment
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
-from tacit.topology import (
-    build_mixing,
-    build_schedule,
-    check_doubly_stochastic,
-    check_strongly_connected,
-    contraction,
-)
+from tacit.topology.checks import check_doubly_stochastic, check_strongly_connected, contraction
 from tacit.topology.graphs import complete, erdos_renyi, ring, torus
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 from tacit.training.planner import build_plan
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)

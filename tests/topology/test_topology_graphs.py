@@ -14,15 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.topology import GRAPHS, GraphSchedule, build_schedule, graph_of, graphs, own
+from tacit.topology import graphs, own
 from tacit.topology.graphs import (
+    GRAPHS,
+    GraphSchedule,
     complete,
     directed_ring,
     exponential,
+    graph_of,
     k_regular,
     ring,
     star,
 )
+from tacit.topology.own import build_schedule
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 Write = Callable[[str | bytes], Path]

@@ -15,18 +15,16 @@ import torch
 from tacit.communication.colours import Released
 from tacit.communication.exchange import InProcessExchange
 from tacit.errors import InputError
-from tacit.topology import (
-    GraphSchedule,
-    build_mixing,
-    build_schedule,
+from tacit.topology import checks as checks_module
+from tacit.topology.checks import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
     contraction,
-    graph_of,
-    server_averaging,
 )
-from tacit.topology import checks as checks_module
+from tacit.topology.graphs import GraphSchedule, graph_of
+from tacit.topology.mixing import build_mixing, server_averaging
+from tacit.topology.own import build_schedule
 
 NODES = 10_000
 GRAPHS: dict[str, dict[str, Any]] = {

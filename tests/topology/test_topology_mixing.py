@@ -7,14 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.topology import (
-    GRAPHS,
-    WEIGHTS,
-    GraphSchedule,
-    build_mixing,
-    build_schedule,
-    graph_of,
-)
+from tacit.topology.graphs import GRAPHS, GraphSchedule, graph_of
+from tacit.topology.mixing import WEIGHTS, build_mixing
+from tacit.topology.own import build_schedule
 
 
 def matrices_of(mixing):

@@ -14,14 +14,14 @@ from scipy.io import mmwrite
 from tacit.config import Config
 from tacit.errors import InputError
 from tacit.models.imports import call_function
-from tacit.topology import (
-    build_mixing,
-    build_schedule,
+from tacit.topology.checks import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
     contraction,
 )
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 from tacit.topology.own import given as name_of
 
 PROPERTY = settings(max_examples=12, deadline=None, derandomize=True)

@@ -22,8 +22,9 @@ from tacit.communication.exchange import InProcessExchange
 from tacit.communication.exchange.protocol import Descent
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import build_mixing, build_schedule, graph_of, server_averaging
-from tacit.topology.graphs import GraphSchedule
+from tacit.topology.graphs import GraphSchedule, graph_of
+from tacit.topology.mixing import build_mixing, server_averaging
+from tacit.topology.own import build_schedule
 from tacit.training.budget import node_keys
 from tacit.training.faults import FaultPlan, effective, fault_plan, taking_part
 from tacit.training.planner import build_plan

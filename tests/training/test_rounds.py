@@ -14,7 +14,8 @@ from algorithms import recursion_oracle as oracle
 from tacit.algorithms import ALGORITHMS
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.topology import build_mixing, build_schedule
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 from tacit.training.faults import effective, fault_plan
 from tacit.training.planner import build_plan
 from tacit.training.processes.agreement import planned

@@ -98,7 +98,7 @@ from tacit.privacy.published.do_adp import (
     do_adp_order,
 )
 from tacit.report.documents.plan import PlannedPromise
-from tacit.topology import Mixing
+from tacit.topology.mixing import Mixing
 
 PAPER: Literal["paper"] = "paper"
 MOST_EIGENVALUES = 2000

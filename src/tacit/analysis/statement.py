@@ -46,7 +46,7 @@ from tacit.base.private_files import plain_errors, write_private
 from tacit.base.version import __version__
 from tacit.config import Config, StatementSection
 from tacit.errors import FormatError, InputError
-from tacit.identities import Bundle
+from tacit.identities.bundle import Bundle
 from tacit.privacy import from_statement
 from tacit.privacy.ledger.file import fingerprint
 from tacit.privacy.ledger.ledger import StepRun, lacking_steps

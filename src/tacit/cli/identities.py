@@ -14,7 +14,7 @@ from tacit.cli.options import Json, check_new, command_group, show_lines, write_
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
-    from tacit.identities import Bundle
+    from tacit.identities.bundle import Bundle
 
 site_app = command_group(
     "site", "This member of a consortium: its key, its request, and the bundle that it has joined."
@@ -82,7 +82,7 @@ def join_(
     as_json: Json = False,
 ) -> None:
     """Take over a bundle: who belongs to the consortium, and this member's own certificate."""
-    from tacit.identities import join
+    from tacit.identities.site import join
 
     site = join(_own_folder(folder), bundle, fingerprint=fingerprint)
     values = {"folder": str(site.folder), "name": site.own.name}
@@ -96,9 +96,8 @@ def join_(
 @site_app.command("show")
 def show_site(folder: _Own = None, as_json: Json = False) -> None:
     """Show this member, and the consortium that it has joined, if it may take part in it."""
-    from tacit.identities import load_site
     from tacit.identities.certificates import key_fingerprint
-    from tacit.identities.site import asked_for, has_joined
+    from tacit.identities.site import asked_for, has_joined, load_site
 
     home = _own_folder(folder)
     asked = asked_for(home)
@@ -133,7 +132,7 @@ def approve_(
     Ask each member for the fingerprint of its key, and compare, before you send the bundle to all.
     Approve a name again to renew its certificate; it keeps its rank.
     """
-    from tacit.identities import approve
+    from tacit.identities.consortium import approve
 
     if out is not None:
         check_new("--out", out)
@@ -155,7 +154,7 @@ def revoke_(
     as_json: Json = False,
 ) -> None:
     """Revoke a member's key: whoever joins the new bundle accepts nothing from it."""
-    from tacit.identities import revoke
+    from tacit.identities.consortium import revoke
 
     bundle, path = revoke(folder, name)
     lines = (
@@ -175,7 +174,8 @@ def show_consortium(
     as_json: Json = False,
 ) -> None:
     """Show the members of a consortium, and the fingerprints to compare."""
-    from tacit.identities import load_consortium, read_bundle
+    from tacit.identities.bundle import read_bundle
+    from tacit.identities.consortium import load_consortium
 
     shown = load_consortium(folder) if bundle is None else read_bundle(bundle)[0]
     _show(shown, {}, as_json=as_json)

@@ -187,7 +187,7 @@ def statement(
 ) -> None:
     """Write what a run guarantees, to be signed: statement.json and statement.html."""
     from tacit.analysis.statement import write_statement
-    from tacit.identities import load_site
+    from tacit.identities.site import load_site
 
     bundle = None if site is None else load_site(site).bundle
     sign = _signing(site)
@@ -221,7 +221,7 @@ def verify(
 ) -> None:
     """Check which members of a consortium have signed a file, and that it is as it was signed."""
     from tacit.analysis.statement import signed_page
-    from tacit.identities import read_bundle
+    from tacit.identities.bundle import read_bundle
     from tacit.identities.signatures import SignedFile, verified_signatures
 
     members = read_bundle(bundle)[0]
@@ -250,8 +250,8 @@ def _signing(folder: Path | None) -> Callable[[Iterable[Path]], list[Path]]:
     """What signs files as the member of a site folder, which is looked at now; nothing without."""
     if folder is None:
         return lambda _: []
-    from tacit.identities import load_site
     from tacit.identities.signatures import sign_file
+    from tacit.identities.site import load_site
 
     site = load_site(folder)
     return lambda files: [sign_file(site, file) for file in files]

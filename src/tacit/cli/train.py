@@ -320,7 +320,7 @@ def own_rank(site: Path | None) -> int | None:
         InputError: the site folder is not as it must be.
     """
     if site is not None:
-        from tacit.identities import load_site
+        from tacit.identities.site import load_site
 
         return load_site(site).own.rank
     rank, processes = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")

@@ -124,7 +124,7 @@ def relay(
     with --json, one JSON object a line.
     """
     from tacit.communication.secure.sessions import run_relay
-    from tacit.identities import load_site
+    from tacit.identities.site import load_site
 
     loaded = load_site(site)
     asked: list[int] = []

@@ -24,10 +24,9 @@ T = TypeVar("T")
 class Crew(Peers, Link):
     """The processes of a run as one of them holds them: in one rack, or at several sites.
 
-    Attributes:
-        hosts: of each rank, the nodes that it hosts; to be set when known.
-        meets_again: whether the run has stopped so that all meet again, and go on.
-        stopped: whether it has stopped before its end, and can be gone on with.
+    `hosts` are of each rank the nodes that it hosts, to be set when known. `stopped` says whether
+    the run has stopped before its end, and can be gone on with; `meets_again`, so that all meet
+    again, and go on.
     """
 
     def __init__(self, rank: int, names: Sequence[str]) -> None:

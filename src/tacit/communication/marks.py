@@ -41,9 +41,7 @@ def read(message: Tensor, step: int, numbers: int, who: str) -> Tensor:
 class Gatherer(ABC):
     """Gathers marks at rank 0; every process puts its parts of the same marks, in order.
 
-    Args:
-        names: of all processes, for messages, by rank.
-        numbers: that the part of each rank has.
+    `names` are of all processes by rank, for messages, and `numbers` how many each part has.
     """
 
     def __init__(self, rank: int, names: Sequence[str], numbers: Sequence[int]) -> None:

@@ -22,22 +22,14 @@ READY = "rows known"
 
 @dataclass(frozen=True)
 class PeerState:
-    """What is known of a process at one moment.
+    """What is known of a process at one moment; see `tacit.report.documents.status.SiteStatus`.
 
     Attributes:
-        name: of its site; of a process without one, "rank 2".
-        state: "connected": it was heard of just now; "away": it was, and is not any more; "done":
-            it has ended as it should; "gone": the run goes on without it; "unknown": it was never
-            heard of.
-        step: steps that it has made, by its own word; None before the first word of it.
         quiet: seconds since it was last heard of; None where it never was.
         waiting_for: the ranks that it waits for now.
         left_from: of one that is gone, a step before which it was left out; 0: the session began
             without it, and what it would have shared is not known.
-        last_error: what last went wrong between it and this process, one line that is public.
-        rate: bytes a second that it has acknowledged of late; None: this is not measured.
-        frames: that were handed over for it in this process; None likewise.
-        again: how many of these had been handed over before.
+        last_error: one line that is public.
     """
 
     rank: int

@@ -81,14 +81,10 @@ _LISTED = 8  # nodes that a message lists
 
 @dataclass(frozen=True)
 class PeerProgress:
-    """What a process said last.
+    """What a process said last: that it is at a step (-1 before the first), and waits for a rank.
 
-    Attributes:
-        step: that it is at; -1 before the first.
-        waiting: for which rank it waits; None: for nobody.
-        done: whether it has ended as it should.
-        silent: whether it has given no sign of life since, for too long.
-        heard: whether it has ever said anything.
+    `done` says whether it has ended as it should, `silent` whether it has given no sign of life
+    since, for too long, and `heard` whether it has ever said anything.
     """
 
     step: int = -1

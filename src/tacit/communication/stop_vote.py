@@ -16,10 +16,8 @@ _APART = 0.5  # seconds between two rounds: a stop comes within about one second
 class Link(Protocol):
     """What processes that agree need of what joins them: texts that each of them states to all.
 
-    What a process states under a key stays, also when it comes back and would state another.
-
-    Attributes:
-        names: of all processes, for messages, by rank.
+    What a process states under a key stays, also when it comes back and would state another. The
+    names of all processes, by rank, are for messages.
     """
 
     rank: int
@@ -89,15 +87,10 @@ class StopVote:
     A rank that comes back goes on from the last vote that it had cast before its checkpoint, and
     finds those that it cast since as they were.
 
-    Args:
-        link: with no votes when a session starts.
-        first: the step of the first round, the same on every rank.
-        counted: says whether rank 0 counts, the same on every rank; may wait for that.
-        last: as `StopVote.last` was at the checkpoint from which this rank goes on.
-        clock: seconds.
-
-    Attributes:
-        stopped: whether all have agreed to stop.
+    The `link` has no votes when a session starts, and `first` is the step of the first round, the
+    same on every rank. `counted` says whether rank 0 counts, the same on every rank; it may wait
+    for that. `last` is as `StopVote.last` was at the checkpoint from which this rank goes on, and
+    `clock` is in seconds. Once all have agreed to stop, it is `stopped`.
     """
 
     def __init__(

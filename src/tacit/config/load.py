@@ -61,7 +61,9 @@ class Config(Section):
     """A whole experiment.
 
     Each section may be left out, given as an object, or as a mapping of what a file has in it.
-    Errors are those of `Section`.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
     """
 
     task: Task
@@ -350,7 +352,7 @@ def load_config(
     trusted: bool = True,
     folder: Path | None = None,
 ) -> Config:
-    """Read, complete and validate an experiment; an InputError names what is wrong in it.
+    """Read, complete and validate an experiment.
 
     `privacy.ledger` becomes absolute: the budgets of an experiment file lie where the file says,
     wherever it is run from.
@@ -369,6 +371,9 @@ def load_config(
             taken as they stand (`AlgorithmSection.unread`).
         folder: that a relative `privacy.ledger` is seen from; by default that of the file, and the
             current one for a mapping and for overrides.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
     """
     raw = read_sections(source, overrides=overrides, folder=folder)
     own = raw.get("nodes", {}).get("data") == "by-rank"

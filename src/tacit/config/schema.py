@@ -1,6 +1,7 @@
 """The sections of an experiment file, as frozen and validated objects.
 
 What is wrong in one is an `InputError`, however it was made: from a file, by its name, as a copy.
+What each key means, `docs/reference/experiment-file.md` says, section by section.
 """
 
 from __future__ import annotations
@@ -113,27 +114,7 @@ with warnings.catch_warnings():
 
 
 class Task(TableKeys):
-    """What is learnt, and from which data.
-
-    `schema` is the file that declares what is public of a table, and `test` a table of public test
-    records; `test_share` of the records are held out for testing, and so declared public.
-    `outputs`, numbers that the model gives for a record, is only needed where nothing else that is
-    public says how many classes there are: neither the data set nor test records. `input_bound` is
-    the longest that a record's inputs may be, in the l2 norm; longer ones are scaled down to it.
-    `target_bound` is the largest size that a number which is predicted may have; 10 by default.
-    `class_weights` are public: what a record counts by, one a class. Of `metric` the first leads.
-    `calibrate` fits a slope and an intercept for the log-odds of the trained model to half of the
-    public test records, or to counts of private ones under noise.
-    `augmentation` is what the views of a record are, over which its gradient is averaged.
-    `output` is the key, attribute or position of the prediction in what the model returns, or
-    `module:function`; not set, the model returns its prediction alone. `features` is a fixed public
-    map of a record's inputs, which the model takes in their place: `scattering`, `scattering:J` or
-    `module:function`. `features_cache` is a private folder where a node's features are kept.
-
-    What is public of an svmlight file is declared: an integer as `features` is how many a record
-    has (a list of two: so many, and then the map), `labels` are its labels, class 0 first, and
-    `index_base` is the index of the first feature.
-    """
+    """What is learnt, and from which data."""
 
     dataset: str = GIVEN
     model: str = "mlp"
@@ -232,17 +213,9 @@ class Task(TableKeys):
 class Nodes(Section):
     """How many nodes, how the records are split among them, and which process hosts which.
 
-    `data = "by-rank"`: every process reads the records of its own nodes alone, from `source`, a
-    path with `{node}` in it or a `module:function` called with the node's number. `placement` is
-    the rank of each node, or "blocks": as equal blocks of neighbouring nodes as can be. `names` are
-    the parties, node 0 first, to which budgets go; of a party with several nodes each has its name.
-    `without_records` are those that have none, by name or number: they mix, and get the model.
-
     What is trained is the model of least sum_i p_i f_i, where f_i is the mean loss of node i's
     records. `weights` are the p_i, up to a factor: "records" (J_i), "equal", "noise" (what gives
     the mean of all gradients the least noise: (q_i J_i / z_i)^2), or numbers; see `Config.weights`.
-    `part = [i, n]` gives the one node of a run part i of the n into which the records are divided;
-    in place of n may stand their names.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_NODES, strict=True), Whole] = 16
@@ -302,10 +275,7 @@ class Nodes(Section):
 class Topology(Section):
     """Who may talk to whom, with which weights, and how often in a step.
 
-    `rounds` is the number of gossip rounds of a step: the algorithm's own, and those in which nodes
-    only average. "auto" leaves it to the plan. Not set, it is 1. `partners` are the nodes that
-    share secrets, for noise that cancels between them. In Python `graph` may be an object as well;
-    `undirected` has every edge of one's own lead both ways.
+    In Python `graph` may be an object as well. A plan settles `rounds` of "auto".
     """
 
     graph: str | None = None
@@ -427,26 +397,10 @@ def _made_anew(name: str, is_read: bool, values: dict[str, Any], given: set[str]
 
 
 class Privacy(Section):
-    """Each node's budget, or a given noise, and how it is accounted.
+    """Each node's budget, or a given noise, whom epsilon protects, and how it is accounted.
 
-    With `noise = "pairwise"`, nodes that share a secret add noise of which one adds what the other
-    subtracts; epsilon then holds against any `colluding` nodes who pool all that they know.
-    `pair_noise` is the standard deviation of a pair's noise over that of a node's own. With
-    `noise = "banded"` (of `bands`, 16 where they are not given) or "tree" a node's noise is
-    correlated over steps, so that sums over many of them have less. With
-    `aggregation = "secure-sum"` a server sees the sum of a round's messages and none alone; epsilon
-    then holds against it and any `colluding` clients who pool all that they know, those in the
-    server's own process among them. `calibrate_share` is the share of the budget, as mu^2
-    of Gaussian DP, that goes to `task.calibrate = "private"`: a tenth where it is not given.
-    `keystream` is the cipher of all noise and coins, by default what suits `train.device`; of
-    seeded noise AES.
-
-    `guess`, in place of `epsilon`, is how often whoever sees everything may guess right whether one
-    took part, at even odds.
-
-    `unit` is whom epsilon protects: a record, or all records with one id of a column. Of these,
-    `unit_rows` count at most, by `unit_gradient` as their mean or their sum, and `unit_nodes` is at
-    how many nodes one may have records.
+    Of `guess`, an epsilon and its noise follow; `calibrate_share` of the budget is as mu^2 of
+    Gaussian DP.
     """
 
     epsilon: Literal["none"] | PerNode | None = None
@@ -559,16 +513,7 @@ class Privacy(Section):
 class Train(Section):
     """How long, on which batches, in which numbers, and which models are the result.
 
-    A plan settles a `batch` of "auto". `views` is how many views of a record its gradient is
-    averaged over, with `task.augmentation`.
-
-    `average` is "none": each node's last model; "tail:SHARE": the mean of its models after each of
-    that share of the steps, the last ones; or "exponential:DECAY": their mean with weights that
-    fall by that factor with every step back.
-
-    `precision` is that of the model's forward and backward passes, where `dtype` is float32.
-
-    `suboptimality` measures f(x) - f* of a convex task whose nodes' records are one data set's.
+    A plan settles a `batch` of "auto".
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS, strict=True), Whole] = 500
@@ -614,8 +559,7 @@ class Train(Section):
 class Promise(Section):
     """Constants of the problem, for what the paper of a run promises of its result.
 
-    Only `tacit plan` reads them. In symbols: `smoothness` is L, `initial_gap` F0,
-    `heterogeneity` b^2, `push_sum_constant` C and `push_sum_rate` q.
+    Only `tacit plan` reads them.
     """
 
     smoothness: Annotated[Annotated[float, Field(ge=1e-100, le=1e100)] | None, FREE] = None
@@ -628,14 +572,8 @@ class Promise(Section):
 class Faults(Section):
     """Faults to simulate, drawn from the public seed, and what is done about bad messages.
 
-    Args:
-        drop: chance that a message is lost, of every edge.
-        drop_edges: (source, target, chance) of single edges, in place of `drop`.
-        down: (node, first step, step after the last) in which a node is away.
-        slow: (node, seconds) that a node takes longer for each step.
-        tolerate: whether a bad message of another process is dropped with its edge, and whether
-            the run goes on without a site that is away for longer than `train.patience`; otherwise
-            either ends the run.
+    `drop_edges` are (source, target, chance), `down` are (node, first step, step after the last),
+    and `slow` are (node, seconds a step).
     """
 
     drop: Chance = 0.0

@@ -78,12 +78,9 @@ class _BundleDocument(signing.SignedDocument):
 class Member:
     """A member as the coordinator approved it.
 
-    Attributes:
-        name: unique in the consortium, and the certificate's common name.
-        role: a site takes part in runs; a relay passes messages on.
-        rank: of a site, its place from 0 in the order of approval; None of a relay.
-        certificate: the one that was approved last.
-        revoked: whether its key was revoked; it keeps its rank.
+    Its name is unique in the consortium, and the common name of its certificate, the one that was
+    approved last. A site takes part in runs, and has a rank, its place from 0 in the order of
+    approval; a relay passes messages on. A member whose key was revoked keeps its rank.
     """
 
     name: str
@@ -108,11 +105,8 @@ class Member:
 class Bundle:
     """Who belongs to a consortium; every certificate and the signature were checked.
 
-    Attributes:
-        authority: the certificate that signs all others.
-        issue: rises by one with each change.
-        members: in the order in which they were approved.
-        revoked: keys of earlier certificates as well.
+    The authority's certificate signs all others. The issue rises by one with each change. Members
+    are in the order in which they were approved, and revoked are keys of earlier certificates too.
     """
 
     authority: x509.Certificate

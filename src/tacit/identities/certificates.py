@@ -204,9 +204,9 @@ def common_name(certificate: x509.Certificate) -> str:
     """The member's name that a certificate claims; empty where it claims none that can be one."""
     try:
         found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        name = str(found[0].value) if len(found) == 1 else ""
     except MALFORMED:
         return ""
-    name = str(found[0].value) if len(found) == 1 else ""
     return name if is_name(name) else ""
 
 

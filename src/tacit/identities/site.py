@@ -62,10 +62,8 @@ def create_site(
 ) -> Path:
     """Make a member's folder with a new key, and the request that is sent to the coordinator.
 
-    The addresses are HOST:PORT at which others reach it; a relay needs one.
-
-    Returns:
-        The request's path, beside the folder: `NAME.request.json`.
+    The request's path, which is given back, is beside the folder: `NAME.request.json`. The
+    addresses are HOST:PORT at which others reach the member; a relay needs one.
 
     Raises:
         InputError: a name or address is none, or folder or request exist or cannot be written.

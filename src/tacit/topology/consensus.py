@@ -182,9 +182,7 @@ def spread(flow: NoiseFlow, steps: Sequence[int], memory: int | None = None) -> 
 class _Window:
     """Sums over some last steps, before which all noise is mixed: the mean's among them.
 
-    Args:
-        length: how many steps.
-        own, paired, own_apart, paired_apart: as in `ModelSpread`, at one point.
+    All but their number are as in `ModelSpread`, at one point.
     """
 
     length: int
@@ -292,9 +290,8 @@ def _by_eigenvectors(flow: NoiseFlow) -> _Windows | None:
 def _common(mixing: Mixing) -> tuple[Any, Any] | None:
     """Orthonormal eigenvectors of all matrices, columns `[nodes, nodes]`, that of 1 first; values.
 
-    Returns:
-        The vectors, and the eigenvalues of each matrix, `[period, nodes]`; None where it is neither
-        that one symmetric matrix is all, nor that every row of all is the first one, moved.
+    The eigenvalues are of each matrix, `[period, nodes]`. None: it is neither that one symmetric
+    matrix is all, nor that every row of all is the first one, moved.
     """
     n = mixing.schedule.nodes
     if all(map(is_circulant, mixing.weights)):

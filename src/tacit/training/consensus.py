@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.topology import Mixing
 from tacit.topology.consensus import NoiseFlow, spread
+from tacit.topology.mixing import Mixing
 from tacit.training.averages import step_weight
 from tacit.training.plan import Plan
 from tacit.training.release import Release

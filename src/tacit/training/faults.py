@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from tacit.algorithms import Activity
 from tacit.config import Config, Faults
 from tacit.errors import InputError
-from tacit.topology import Mixing, Weights
+from tacit.topology.mixing import Mixing, Weights
 
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]

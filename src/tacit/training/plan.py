@@ -19,7 +19,7 @@ from tacit.config import GIVEN, Config, known_as, to_toml
 from tacit.report.documents.unit import RECORD, UnitTerms
 from tacit.report.protection import epsilon_words, protection
 from tacit.report.wording import with_article
-from tacit.topology import Mixing
+from tacit.topology.mixing import Mixing
 from tacit.training.faults import FaultPlan
 from tacit.training.release import NodePlan, Release
 

@@ -21,16 +21,14 @@ from tacit.gradients.clipping import check_clip
 from tacit.models.imports import call_function
 from tacit.privacy.accounting.calibration import least_scale
 from tacit.privacy.noise.matrix import MatrixNoise
-from tacit.topology import (
-    Mixing,
-    build_mixing,
-    build_schedule,
+from tacit.topology.checks import (
     check_column_stochastic,
     check_doubly_stochastic,
     check_strongly_connected,
-    server_averaging,
 )
 from tacit.topology.graphs import KEYS
+from tacit.topology.mixing import Mixing, build_mixing, server_averaging
+from tacit.topology.own import build_schedule
 from tacit.training import weights
 from tacit.training.averages import average_note
 from tacit.training.consensus import (

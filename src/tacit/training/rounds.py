@@ -15,7 +15,8 @@ from tacit.algorithms import ALGORITHMS, StepContext
 from tacit.communication.exchange.protocol import UnansweredError
 from tacit.config import Config
 from tacit.errors import InputError, TacitError, describe
-from tacit.topology import Mixing, contraction
+from tacit.topology.checks import contraction
+from tacit.topology.mixing import Mixing
 from tacit.training.plan import Plan
 
 

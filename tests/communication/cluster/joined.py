@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager
 from typing import Any
 
-from tacit.communication.cluster import connect
+from tacit.communication.cluster.rendezvous import connect
 from tacit.communication.cluster.store import host_store
 
 LIMIT = 30.0  # seconds for anything that must end

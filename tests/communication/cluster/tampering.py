@@ -17,8 +17,8 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from tacit.communication.cluster import Cluster
 from tacit.communication.cluster.channel import TorchChannel
+from tacit.communication.cluster.cluster import Cluster
 from tacit.communication.cluster.store import KeyValueStore
 from tacit.communication.exchange.messages import HEADER_BYTES, read_header
 

@@ -13,9 +13,10 @@ from joined import LIMIT, at_once, clusters, kept_store, meet_at, until, variabl
 from pydantic import JsonValue, TypeAdapter
 
 from ports import free_port
-from tacit.communication.cluster import connect, rendezvous
+from tacit.communication.cluster import rendezvous
 from tacit.communication.cluster.rendezvous import (
     address_of,
+    connect,
     interface_of,
     is_public,
     meet,

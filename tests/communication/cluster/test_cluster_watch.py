@@ -12,7 +12,7 @@ import threading
 import pytest
 from joined import LIMIT, at_once, clusters, kept_store, until, variables
 
-from tacit.communication.cluster import connect
+from tacit.communication.cluster.rendezvous import connect
 from tacit.communication.cluster.watch import beat_of, silence_of
 from tacit.communication.received import STEP
 from tacit.errors import PeerError, TacitError
@@ -24,7 +24,7 @@ HOSTS = [[0, 1, 2], [3, 4], [5]]
 
 PEER = """
 import os, time
-from tacit.communication.cluster import connect
+from tacit.communication.cluster.rendezvous import connect
 from tacit.errors import TacitError
 for run in ("stopped", "killed"):
     environment = {**os.environ, "TORCHELASTIC_RUN_ID": run}

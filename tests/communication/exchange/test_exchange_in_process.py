@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from mixings import weights_of
 from tacit.communication.colours import Public, Released
 from tacit.communication.exchange import InProcessExchange
-from tacit.topology import build_mixing, build_schedule
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 
 CPU = torch.device("cpu")
 NAMED = [

@@ -12,7 +12,8 @@ from tacit.communication.exchange import InProcessExchange, rows
 from tacit.communication.exchange.protocol import Descent
 from tacit.communication.exchange.rows import Server, compile_rows, mean_of_rows
 from tacit.errors import LeakError
-from tacit.topology import build_mixing, build_schedule
+from tacit.topology.mixing import build_mixing
+from tacit.topology.own import build_schedule
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float64]

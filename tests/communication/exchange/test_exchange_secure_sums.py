@@ -18,7 +18,7 @@ from tacit.communication.exchange.messages import HEADER_BYTES
 from tacit.communication.masks import PairMasks
 from tacit.errors import InputError, LeakError
 from tacit.privacy.noise.pairwise import fresh_pair_keys
-from tacit.topology import server_averaging
+from tacit.topology.mixing import server_averaging
 
 CPU = torch.device("cpu")
 D = 1500

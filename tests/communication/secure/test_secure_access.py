@@ -17,7 +17,8 @@ from consortia import consortium
 from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.sessions import session_config
 from tacit.errors import InputError, PeerError
-from tacit.identities import join, revoke
+from tacit.identities.consortium import revoke
+from tacit.identities.site import join
 
 pytestmark = pytest.mark.process  # they wait for what does not come
 

@@ -7,7 +7,7 @@ from ways import approved_again, members
 
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.errors import InputError
-from tacit.identities import join
+from tacit.identities.site import join
 
 
 def test_it_is_said_once_whose_certificate_ends_before_the_run(tmp_path, caplog):

@@ -16,7 +16,8 @@ from ports import free_address
 from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.certificates import explain
 from tacit.errors import PeerError
-from tacit.identities import join, revoke
+from tacit.identities.consortium import revoke
+from tacit.identities.site import join
 
 pytestmark = pytest.mark.process  # they wait for what does not come
 

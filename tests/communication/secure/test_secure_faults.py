@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 ECHO = """
 import queue, sys
 from tacit.communication.secure.carrier import Carrier
-from tacit.identities import load_site
+from tacit.identities.site import load_site
 frames = queue.Queue()
 carrier = Carrier(load_site(sys.argv[1]), sys.argv[2], frames.put, timeout=30)
 print("open", flush=True)

@@ -31,7 +31,7 @@ from experiments import tacit, write_experiment
 from ports import free_address
 from tacit.communication.secure.frames import DATA, Frame, digest_of, pack
 from tacit.communication.secure.sessions import door, session_config
-from tacit.identities import load_site, sign
+from tacit.identities.site import load_site, sign
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,8 @@ from consortia import consortium
 from ports import free_address
 from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.sessions import run_relay
-from tacit.identities import approve, join
+from tacit.identities.consortium import approve
+from tacit.identities.site import join
 
 RUN = "a" * 32
 LIMIT = 120.0  # seconds for anything that must come

@@ -74,15 +74,11 @@ _PLAIN = {
 class TorchChannel:
     """A `Channel` over a process group that nobody else uses.
 
-    Args:
-        device: where messages are made and read; gloo takes them through the host.
-        batched: whether what is begun `together` begins as one batch, and not each at once.
-        timeout: seconds that one wait may take.
-        diagnose: see `Diagnose`; called while `waiting` still names the rank.
-        waiting: see `Waiting`.
+    Messages are made and read on the `device`; gloo takes them through the host. `batched` says
+    whether what is begun `together` begins as one batch, and not each at once. One wait may take
+    `timeout` seconds; `diagnose` is called while `waiting` still names the rank.
 
-    Attributes:
-        bytes_sent: handed to the network so far, heads included.
+    `bytes_sent` were handed to the network so far, heads included.
     """
 
     def __init__(
@@ -367,14 +363,12 @@ class RackGatherer(marks.Gatherer):
 
     gloo sends a message once the other side has begun to receive it, and says that it has come only
     to who waits for it. So rank 0 begins to receive all parts of a mark when it puts its own, and
-    takes them once the heartbeats say that all have come further: then nobody is waited for. At the
+    takes them once the heartbeats say that all have come further: then nobody is waited for
+    (`reached`: whether a rank has begun a step, and so has put what it measured before). At the
     latest it does so at the next mark. How long each part is, the plan says.
 
     Who is ahead waits for who is behind, and never the other way: rank 0, before a mark, for parts
     of the mark before; another rank, before a mark, until rank 0 has put the second mark before.
-
-    Args:
-        reached: says whether a rank has begun a step, and so has put what it measured before.
     """
 
     def __init__(

@@ -37,11 +37,9 @@ _ASK_WHO = 1.0  # seconds between two questions who has not come yet
 class Place:
     """A process' place among the others.
 
-    Attributes:
-        address: of the rendezvous, as a number.
-        keeps_store: whether rank 0 keeps the store of the rendezvous, not a launcher.
-        run_id: of the launcher.
-        settings: to be set in the environment before a process group is made.
+    `address` is that of the rendezvous, as a number, of which rank 0 keeps the store, or a launcher
+    (`keeps_store`), whose run has the `run_id`. `settings` are to be set in the environment before
+    a process group is made.
     """
 
     rank: int

@@ -43,12 +43,10 @@ _BY_PRIORITY = (2, 3, 1, INTERRUPTED, PeerError.exit_code, 0)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """How a process ended: its exit code, or minus the signal's number where a signal ended it.
 
-    Args:
-        code: its exit code; minus the signal's number where a signal ended it.
-        ours: whether that signal was sent by the launcher.
-        output: the last 64 KiB of its standard error; empty of rank 0, whose goes to the terminal.
+    `ours` says whether that signal was sent by the launcher. `output` is the last 64 KiB of its
+    standard error; empty of rank 0, whose goes to the terminal.
     """
 
     rank: int
@@ -174,32 +172,23 @@ def launch(
     command: Sequence[str] = COMMAND,
     say: Callable[[str], None] | None = None,
 ) -> int:
-    """Train in so many processes on this machine, and wait for all of them.
+    """Train in so many processes on this machine; the exit code of the whole (`exit_code`).
 
     Rank 0 writes to this process's standard output and error. Each process is in a session of its
     own: of SIGINT, SIGTERM and SIGHUP, the first that arrives here is passed on to all for a clean
     stop, and the second kills them; SIGTSTP is ignored, as the others would lose the store. When a
-    process fails the others have `patience` to notice and end by themselves; then they are sent
-    SIGTERM, and after `grace` SIGKILL. None is left when this returns.
+    process fails the others have `patience` seconds to notice and end by themselves; then they are
+    sent SIGTERM, and SIGKILL after `grace` seconds. None is left when this returns.
 
-    Args:
-        arguments: of `tacit train`, but for `--out`.
-        processes: how many to start.
-        out: the run folder, handed on as `--out`.
-        restarts: how many times all are started again after the loss of a process; they then go on
-            in the run folder of before.
-        patience: seconds from the first failure until the others are ended.
-        grace: seconds from SIGTERM to SIGKILL.
-        command: what Python is called with, before the arguments.
-        say: is given what is to be said of how they ended. All processes then write to this one's
-            standard error, in lines of their own. By default rank 0 alone does.
-
-    Returns:
-        The exit code of the whole; see `tacit.communication.cluster.launch.exit_code`.
+    Python is called with `command` and the `arguments` of `tacit train`, but for `--out`: that is
+    the run folder `out`, in which all go on when they are started again, at most `restarts` times,
+    after the loss of a process. `say` is given what is to be said of how they ended, and all
+    processes then write to this one's standard error, in lines of their own; by default rank 0
+    alone does.
 
     Raises:
-        InputError: `processes` or `restarts` is out of range, `restarts` is given without `out`,
-            or so many processes cannot be started; those that were are ended.
+        InputError: `processes` or `restarts` is out of range, `restarts` is given without `out`, or
+            so many processes cannot be started; those that were are ended.
     """
     if processes < 1:
         raise InputError("--processes", processes, "must be a whole number of 1 or more")

@@ -37,12 +37,9 @@ def network_settings(
 ) -> dict[str, str]:
     """What to set in the environment so that gloo and NCCL speak on the network of the rendezvous.
 
-    `environment` is as torchrun sets it; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are kept.
-    The address is that of the rendezvous, as a number: what `MASTER_ADDR` resolves to.
-
-    Returns:
-        `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` where they are not set and an interface was
-        found; otherwise gloo follows the host's name.
+    `environment` is as torchrun sets it, and the address that of the rendezvous, as a number: what
+    `MASTER_ADDR` resolves to. `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` are given where they
+    are not set and an interface was found; otherwise gloo follows the host's name.
 
     Raises:
         InputError: an address is public and that is not allowed.

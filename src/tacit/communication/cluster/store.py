@@ -26,16 +26,13 @@ _CHUNK = 256  # keys asked for at once
 class KeyValueStore:
     """A connection to the store, with a limit on every wait; use by several threads is allowed.
 
-    Args:
-        open_store: makes the connection; called in the store's own thread.
-        place: of the store, `address:port`, for messages.
-        keeper: who keeps the store, for messages.
-        opening: seconds that making the connection may take.
-        limit: seconds that a call may take.
+    `open_store` makes the connection, in the store's own thread, within `opening` seconds; a call
+    may take `limit` seconds. The `place` of the store, `address:port`, and its `keeper` are for
+    messages.
 
     Raises:
-        PeerError: from every method, if the store has gone or does not answer in time. A store
-            that was lost stays lost.
+        PeerError: from every method, if the store has gone or does not answer in time. A store that
+            was lost stays lost.
     """
 
     def __init__(

@@ -43,12 +43,9 @@ class Heartbeat(NamedTuple):
 
 @dataclass
 class Seen:
-    """What is known of a rank.
+    """What is known of a rank: its latest heartbeat, whose number is -1 where none was read yet.
 
-    Attributes:
-        heartbeat: the latest heartbeat; its number is -1 where none was read yet.
-        missed: how often in a row a look found no new heartbeat.
-        quiet: seconds for which that has gone on.
+    `missed` is how often in a row a look found no new one, and `quiet` for how many seconds.
     """
 
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
@@ -76,15 +73,13 @@ def silence_of(timeout: float) -> float:
 class Watch:
     """The heartbeats of all ranks, and why the run ends if it must.
 
+    `store` is a connection of its own, `timeout` is `[train].timeout` in seconds, and
+    `kept_by_rank_0` says whether the store goes when rank 0 ends.
+
     Attributes:
         step, waiting: what this rank's heartbeat says; to be set.
         hosts: of each rank, the nodes that it hosts, for messages; to be set.
         looks: how many times the others' heartbeats have been read.
-
-    Args:
-        store: a connection of its own.
-        timeout: seconds, `[train].timeout`.
-        kept_by_rank_0: whether the store goes when rank 0 ends.
     """
 
     def __init__(

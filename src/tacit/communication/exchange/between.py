@@ -65,12 +65,9 @@ _DISPENSABLE = ("mix", "swap", "average")  # kinds of messages of which one may 
 class Graphs:
     """What is public of who talks to whom.
 
-    Args:
-        weights: of the mixing in a round.
-        period: after how many rounds weights repeat; None: never.
-        active: who sends at a step; None: everybody.
-        arrives: whose messages reach the server, likewise.
-        rounds: gossip rounds of a step.
+    The `weights` are of the mixing in a round, and repeat after `period` rounds; None: never. At a
+    step, `active` says who sends, and `arrives` whose messages reach the server; None: everybody. A
+    step has so many gossip `rounds`.
     """
 
     weights: Callable[[int], Weights]

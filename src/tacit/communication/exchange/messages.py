@@ -147,12 +147,7 @@ Nodes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Route:
-    """What one process sends and receives.
-
-    Args:
-        sends: of each other rank that gets something, whose rows, ascending.
-        receives: of each other rank that something comes from, whose rows, ascending.
-    """
+    """What one process sends and receives: by other rank, whose rows, ascending."""
 
     sends: Mapping[int, Nodes]
     receives: Mapping[int, Nodes]

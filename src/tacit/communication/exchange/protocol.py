@@ -78,21 +78,19 @@ class Exchange(Protocol):
 
     It takes values that are `Public` or `Released`, raises `LeakError` for any other before it
     sends anything, and gives plain tensors back.
-
-    Attributes:
-        bytes_sent: int64 `[nodes]` of this process, so far: a message to every out-neighbour other
-            than the node itself, or to the partner, or to the server. What a server sends back is
-            not counted.
-        dropped: how many rows of each node were bad, and left out here; none in one process.
     """
 
     @property
     def bytes_sent(self) -> NDArray[np.int64]:
-        """See above."""
+        """Int64 `[nodes]` of this process, so far: of messages to out-neighbours, partners or the
+        server.
+
+        None is to the node itself, and what a server sends back is not counted.
+        """
 
     @property
     def dropped(self) -> Mapping[int, int]:
-        """See above."""
+        """How many rows of each node were bad, and left out here; none in one process."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds of it."""

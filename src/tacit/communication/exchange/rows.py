@@ -40,11 +40,8 @@ _THREAD_NUMBERS = 1 << 17
 class _Loop:
     """Sums of some rows over few in-neighbours, on a CPU; see `mix_rows`, which has the meanings.
 
-    Attributes:
-        rows: which rows, ascending.
-        starts: where the entries of each begin.
-        sources: what each entry reads: a row of this process, or, counted on, one that came.
-        weights: of each entry.
+    The `rows` ascend, and the entries of each begin at `starts`. An entry reads a source, a row of
+    this process or, counted on, one that came, with its weight.
     """
 
     rows: NDArray[np.int64]
@@ -79,9 +76,8 @@ class _Loop:
 class _Slots:
     """The same on another device: a product and a sum of whole tensors for each in-neighbour.
 
-    Attributes:
-        rows: which rows, ascending, `[rows]`.
-        slots: in ascending order of the source, what each row reads, `[rows]`, and its weights.
+    The slots are, in ascending order of the source, what each of the `rows` reads, `[rows]`, and
+    its weights.
     """
 
     rows: Tensor
@@ -110,9 +106,8 @@ def _column(weights: Tensor, like: Tensor) -> Tensor:
 class _Product:
     """Sums over many in-neighbours: a matrix product.
 
-    Attributes:
-        own: weights of the rows of this process, `[rows, own]`; a sparse tensor for many nodes.
-        came: of the rows that come, `[rows, came]`, likewise.
+    The weights of the rows of this process are `own`, `[rows, own]`, a sparse tensor for many
+    nodes; those of the rows that come are `came`, `[rows, came]`, likewise.
     """
 
     own: Tensor
@@ -133,9 +128,7 @@ class _Product:
 class Mixer:
     """The sums of this process's nodes at one step: what needs no message first.
 
-    Attributes:
-        few: of the nodes that wait for nothing, and of those that do; or
-        product: of all nodes.
+    They are of the nodes that wait for nothing and of those that do, or a product of all nodes.
     """
 
     few: tuple[_Few, ...]
@@ -250,10 +243,8 @@ def mean_of_rows(value: Tensor) -> Tensor:
 class Server:
     """Averages what arrives; of messages that are lost, it goes on with those it has.
 
-    The first time that it is asked for a mean of latest messages, all arrive: it has no others.
-
-    Attributes:
-        kept: every client's latest row of each value, by its position.
+    The first time that it is asked for a mean of latest messages, all arrive: it has no others. It
+    has kept every client's latest row of each value, by its position.
     """
 
     def __init__(self, clients: int) -> None:
@@ -269,15 +260,13 @@ class Server:
         *,
         latest: bool,
     ) -> Tensor:
-        """The mean `[1, ...]` of the messages of this step, or of every client's latest one.
+        """The mean `[1, ...]` of the messages of this step, or of every client's latest one
+        (`latest`).
 
-        Args:
-            position: of the value in its message.
-            value: `[rows, ...]`.
-            nodes: whose rows they are. The first time that `latest` is asked for, and whenever
-                no message can be missing, they are all clients'.
-            arrived: of all clients, whose message of this step came; None: all that sent one.
-            latest: over all clients, in place of those that sent.
+        `value`, `[rows, ...]`, is at this position in its message, and its rows are those of
+        `nodes`. The first time that `latest` is asked for, and whenever no message can be missing,
+        these are all clients. `arrived` says of all clients whose message of this step came; None:
+        all that sent one.
         """
         if not latest:
             if arrived is None:

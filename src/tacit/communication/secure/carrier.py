@@ -39,8 +39,8 @@ from tacit.communication.secure.sessions import (
     session_config,
 )
 from tacit.errors import InputError, PeerError, describe
-from tacit.identities import Member, Site
-from tacit.identities.bundle import bundle_of
+from tacit.identities.bundle import Member, bundle_of
+from tacit.identities.site import Site
 
 LARGEST_FRAME = 2**30  # bytes, where nothing smaller is said
 _FRAME_PRIORITY, _URGENT = zenoh.Priority.DATA, zenoh.Priority.INTERACTIVE_HIGH
@@ -113,33 +113,46 @@ class Carrier:
             raise
 
     def _open(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        relays = [
-            relay for relay in self._site.bundle.relays if relay.addresses and not relay.revoked
+        deadline, site, own = time.monotonic() + timeout, self._site, self._site.own
+        relays = [relay for relay in site.bundle.relays if relay.addresses and not relay.revoked]
+        called = [  # of two sites, the higher rank calls the one that listens
+            other
+            for other in site.bundle.sites
+            if other.rank != own.rank
+            and other.addresses
+            and not other.revoked
+            and (not own.addresses or (other.rank or 0) < (own.rank or 0))
         ]
-        called = _called_directly(self._site)
         if not (relays or called or self._listen):
             expected = "must be in a consortium with a relay, or with a site that has an address"
-            raise InputError("--site", self._site.own.name, expected)
+            raise InputError("--site", own.name, expected)
         if called or self._listen:
-            self._open_direct(called)
+            addresses = [address for other in called for address in other.addresses]
+            config = session_config(
+                site,
+                "peer",
+                site.bundle.sites,
+                str(own.rank),
+                listen=self._listen,
+                connect=addresses,
+            )
+            self._add(open_listening(config, "--listen", self._listen), None)
         for relay in relays:
             self._start(self._open_relay, relay)
         while not self.connected():
             if self._revoked is not None:
                 raise self._revoked
             if time.monotonic() > deadline:
-                raise PeerError(_why_not(self._site, [*relays, *called], timeout))
+                raise PeerError(_why_not(site, [*relays, *called], timeout))
             time.sleep(_POLL)
 
     def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; it may be lost. Waits while the way is congested.
+        """Hand a frame over for a site; whether there was a way, and the engine has taken all of
+        it.
 
-        An `urgent` one, of 60 KiB at most, overtakes what waits in the engine on the way, and may
-        be handed over while another thread hands over a long one.
-
-        Returns:
-            Whether there was a way, and the engine has taken all of it.
+        It may be lost all the same. This waits while the way is congested. An `urgent` one, of 60
+        KiB at most, overtakes what waits in the engine on the way, and may be handed over while
+        another thread hands over a long one.
         """
         for way in self._ways:
             if way.leads_to(rank):
@@ -182,17 +195,6 @@ class Carrier:
         for thread in self._threads:
             if thread is not threading.current_thread():  # where `receive` has called this
                 thread.join(_TO_END)
-
-    def _open_direct(self, called: Sequence[Member]) -> None:
-        config = session_config(
-            self._site,
-            "peer",
-            self._site.bundle.sites,
-            str(self._own_rank),
-            listen=self._listen,
-            connect=[address for other in called for address in other.addresses],
-        )
-        self._add(open_listening(config, "--listen", self._listen), None)
 
     def _open_relay(self, relay: Member) -> None:
         own = str(self._own_rank)
@@ -280,11 +282,9 @@ class Carrier:
 class _Way:
     """One session: a publisher for each other site, and what comes for this one.
 
-    Args:
-        session: with a relay, or with the sites that can be connected to directly.
-        door: at a relay, to see whether it lets this site in.
-        publishers, urgent: of long frames, and of what overtakes them, by who takes them.
-        unfinished: frames, by the key that their sender puts them to.
+    It is with a relay, whose `door` shows whether it lets this site in, or with the sites that can
+    be connected to directly. `publishers` are of long frames and `urgent` of what overtakes them,
+    by rank; `unfinished` are frames, by the key that their sender puts them to.
     """
 
     def __init__(
@@ -393,18 +393,6 @@ class _Unfinished:
             return None
         self._frame = (-1, 0)
         return b"".join(pieces)
-
-
-def _called_directly(site: Site) -> list[Member]:
-    """The sites that this one connects to: of two, the higher rank calls the one that listens."""
-    return [
-        other
-        for other in site.bundle.sites
-        if other.rank != site.own.rank
-        and other.addresses
-        and not other.revoked
-        and (not site.own.addresses or (other.rank or 0) < (site.own.rank or 0))
-    ]
 
 
 def _why_not(site: Site, others: Sequence[Member], timeout: float) -> str:

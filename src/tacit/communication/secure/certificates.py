@@ -17,9 +17,9 @@ from cryptography import x509
 
 from tacit.communication.received import plain
 from tacit.errors import InputError
-from tacit.identities import Site
 from tacit.identities.certificates import common_name, shown_time
 from tacit.identities.names import host_of
+from tacit.identities.site import Site
 
 _log = logging.getLogger(__name__)
 _REMEDY = (
@@ -111,10 +111,8 @@ _ALERTS = {
 def explain(site: Site, address: str, timeout: float) -> str | None:
     """Say in one line what is wrong with the way from a site to an address, HOST:PORT.
 
-    `timeout` is in seconds, of all together.
-
-    Returns:
-        What is wrong; None where the connection comes about and neither end refuses the other.
+    None: the connection comes about, and neither end refuses the other. `timeout` is in seconds, of
+    all together.
     """
     host, port = host_of(address), address.rpartition(":")[2]
     started = time.monotonic()

@@ -122,16 +122,10 @@ def unpack_head(
 ) -> tuple[Frame, int]:
     """The frame that some bytes begin, still without its body, and how many bytes that has.
 
-    All of it was signed by the sender, and the length and the digest of the body with it.
-
-    Args:
-        message: as it came; its head at least.
-        run: that it must be of.
-        own: the rank of this site.
-        sites: the name of every site, by rank.
-        largest: bytes that a body may have.
-        verify: see `Verify`.
-        whole: whether the body must follow, and nothing else.
+    All of it was signed by the sender, and the length and the digest of the body with it. The
+    `message` is as it came, its head at least; it must be of the `run`, and to `own`, the rank of
+    this site. `sites` are the names of all by rank, `largest` is how many bytes a body may have,
+    and `whole` says whether the body must follow, and nothing else.
 
     Raises:
         RefusedError: it is no frame, or not one of this run, to this site, or of the sender that it

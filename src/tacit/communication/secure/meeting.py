@@ -26,12 +26,9 @@ ABSENT = "0" * 32  # stands for the random number of a site without which the ot
 class Meeting:
     """What a site can tell of those that it is to meet, by what they were last heard to say.
 
-    Args:
-        sites: names of all sites, by rank.
-        folder: of the session of this site, for messages.
-        lets_begin: whether the run can begin without a site, by the settings of this one; else
-            rank 0 is not believed that it does.
-        furthest: the last step from which this site can go on.
+    `sites` are the names of all, by rank, and the `folder` of the session is for messages.
+    `lets_begin` says whether the run can begin without a site, by the settings of this one; else
+    rank 0 is not believed that it does. `furthest` is the last step from which this site can go on.
     """
 
     sites: Sequence[str]

@@ -23,14 +23,9 @@ class Pace:
     """What acknowledgements have told of the way to a site.
 
     The smoothed time and its spread are those of RFC 6298, with its constants; frames that were
-    sent more than once tell none (Karn's rule).
-
-    Args:
-        trip: smoothed seconds from when a frame is handed over until it is acknowledged; None: none
-            was.
-        spread: of these.
-        rate: smoothed bytes a second of large frames; None: none was acknowledged.
-        attempts: how often frames were sent again for the clock, and none was acknowledged since.
+    sent more than once tell none (Karn's rule). `trip` is of seconds from when a frame is handed
+    over until it is acknowledged, `rate` of bytes a second of large frames; None: there was none.
+    `attempts` is how often frames were sent again for the clock, and none was acknowledged since.
     """
 
     trip: float | None = None

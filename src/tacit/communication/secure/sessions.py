@@ -21,10 +21,9 @@ from typing import Literal
 import zenoh
 
 from tacit.errors import InputError
-from tacit.identities import Member, Site
-from tacit.identities.bundle import read_bundle
+from tacit.identities.bundle import Member, read_bundle
 from tacit.identities.names import check_address
-from tacit.identities.site import BUNDLE_FILE
+from tacit.identities.site import BUNDLE_FILE, Site
 
 RETRY = 1.0  # seconds after which a connection that was lost is tried again; then twice as long
 ATTEMPT = 30.0  # seconds of one attempt of a client: on a line of 2 s each way, greetings take 20
@@ -65,15 +64,11 @@ def session_config(
     listen: Sequence[str] = (),
     connect: Sequence[str] = (),
 ) -> zenoh.Config:
-    """The configuration of one session.
+    """The configuration of one session of this member.
 
-    Args:
-        site: this member.
-        mode: as the engine calls it: a client connects to a relay, a peer to sites.
-        others: with whom it speaks; those who were revoked are left out.
-        own: its rank; `*` at a relay.
-        listen: HOST:PORT of each address at which others connect.
-        connect: HOST:PORT of each address that it connects to.
+    `mode` is as the engine calls it: a client connects to a relay, a peer to sites. It speaks with
+    the `others`, of whom those who were revoked are left out. `own` is its rank, `*` at a relay. It
+    listens and connects at each HOST:PORT of `listen` and `connect`.
     """
     config = zenoh.Config()
     tls = {
@@ -197,12 +192,9 @@ def run_relay(
     Who is let in is what the relay's bundle says when this is called: after a site was revoked or
     approved, a relay joins the new bundle and is started again.
 
-    Args:
-        site: the relay's own folder.
-        listen: HOST:PORT of each address.
-        until: asked five times a second whether to end.
-        tell: called with an event and whom it concerns: "listening" with the addresses,
-            "connected", "left" and "refused" with a name.
+    It listens at each HOST:PORT of `listen`, asks `until` five times a second whether to end, and
+    tells of an event and whom it concerns: "listening" with the addresses, "connected", "left" and
+    "refused" with a name.
 
     Raises:
         InputError: the folder is no relay's, or an address cannot be listened at.

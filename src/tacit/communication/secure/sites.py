@@ -48,7 +48,7 @@ from tacit.errors import (
 
 if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
-    from tacit.identities import Site
+    from tacit.identities.site import Site
 
 T = TypeVar("T")
 
@@ -109,8 +109,7 @@ class SiteSession(SessionMemory):
 class SiteCluster(Crew):
     """The one object that a run of several sites holds; made by `join_sites`.
 
-    Attributes:
-        timeout: seconds for which another site may not come further, `[train].patience`.
+    `timeout` is for how many seconds another site may not come further, `[train].patience`.
     """
 
     def __init__(
@@ -441,10 +440,9 @@ def _last(rank: int) -> str:
 class SiteGatherer(marks.Gatherer):
     """A gatherer over a wire.
 
-    Args:
-        added: how many numbers of a part, the last, are a sum of models: of a site that is left
-            out, the others of its last part stand.
-        needs_all: whether the run cannot go on without a site of which no part has ever come.
+    The last `added` numbers of a part are a sum of models: of a site that is left out, the others
+    of its last part stand. `needs_all` says whether the run cannot go on without a site of which no
+    part has ever come.
     """
 
     def __init__(
@@ -504,18 +502,12 @@ def join_sites(
 ) -> SiteCluster:
     """Meet the other sites of a run, or come back to them; returns when all have been here.
 
-    Args:
-        site: this one.
-        name: of the run, the same at every site.
-        folder: of the session; see `session_folder`.
-        patience: seconds to wait for the others, `[train].patience`.
-        checkpoints: the steps of which this site has checkpoints of the run.
-        lets_leave: whether the run can go on without a site, by the settings of this one.
-        lets_begin: whether it can begin without one, likewise.
-        is_new: whether the run is new.
-        has_part: whether this site has a ledger of the run. One that has none, and finds that the
-            others have begun, waits to be taken in.
-        largest: bytes of the largest message, until the plan says more; see `Crew.expect`.
+    `name` is that of the run, the same at every site, and `folder` that of the session (see
+    `session_folder`). `patience` is in seconds, `[train].patience`; `checkpoints` are the steps of
+    which this site has checkpoints of the run. `lets_leave` and `lets_begin` are as in `Wire`, and
+    `largest` as in `Crew.expect`, until the plan says more. `is_new` says whether the run is new,
+    and `has_part` whether this site has a ledger of it: one that has none, and finds that the
+    others have begun, waits to be taken in.
 
     Raises:
         InputError: the session of this site is damaged, or lost; or a site without which the run
@@ -523,7 +515,7 @@ def join_sites(
         PeerError: no way to the others is open, or not all have come in time.
     """
     from tacit.communication.secure.carrier import Carrier
-    from tacit.identities import sign, verify
+    from tacit.identities.site import sign, verify
 
     @lru_cache(maxsize=len(site.bundle.sites))
     def refused(rank: int, second: int) -> str | None:

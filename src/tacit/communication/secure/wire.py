@@ -463,10 +463,9 @@ class Wire:
     ) -> None:
         """Stop speaking; where the run has ended, once all that was sent is on others' disks.
 
-        Args:
-            ended: whether the session has come to its clean end.
-            linger: seconds to wait for others that are away.
-            following: the session that takes this one's place; given who has not come to its end.
+        `ended` says whether the session has come to its clean end; others that are away are waited
+        for `linger` seconds. `following` gives the session that takes this one's place, of who has
+        not come to its end.
         """
         if ended:
             self.state = "done"

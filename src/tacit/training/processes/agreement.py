@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tacit.algorithms import source_of
 from tacit.base.version import __version__
-from tacit.communication.cluster import connect
+from tacit.communication.cluster.rendezvous import connect
 from tacit.communication.crew import Crew
 from tacit.communication.peers import Peers, Placement
 from tacit.communication.received import FOLDER, FolderName
@@ -131,7 +131,7 @@ def process_group(
 @contextmanager
 def _site_group(config: Config, folder: Path, out: Path | None, is_new: bool) -> Iterator[Crew]:
     from tacit.communication.secure.sites import join_sites, session_folder
-    from tacit.identities import load_site
+    from tacit.identities.site import load_site
 
     if out is None:
         raise InputError(
