@@ -276,3 +276,8 @@ def test_what_is_told_is_of_all_nodes_and_of_what_was_released():
     whole = plan.release.mechanism(plan.nodes[0])
     assert whole.describe() == f"{line}, 12 steps"
     assert "(4 bands), 6 releases, each" in whole.of_steps([(0, 4, 1), (2, 4, 1)]).describe()
+
+
+def test_only_equal_ones_become_one_in_a_composition():
+    one, other = (privacy.MatrixGaussian("tree", 1, noise, 8) for noise in (3.0, 4.0))
+    assert privacy.Composed([one, other]).parts == (one, other)

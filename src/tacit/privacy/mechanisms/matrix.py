@@ -131,6 +131,10 @@ class MatrixGaussian(Scheduled):
             times = [n * own for n, own in zip(times, self.times, strict=True)]
         return replace(self, times=() if set(times) == {1} else times)
 
+    def merge_key(self) -> Self:
+        """The mechanism itself: only equal ones are one."""
+        return self
+
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
         """All of the parts, which are equal."""
