@@ -210,6 +210,7 @@ def affordable(
     Where nothing is left, that is the step it stands at: its last checkpoint is the result.
 
     Args:
+        plan: of the run.
         before: what the run's own ledger has charged each node.
         first: the step that the run stands at.
         ledger: its ledger, for the budgets of the nodes' data; a new run needs none, since

@@ -195,6 +195,7 @@ def choose(
         release: what nodes release, with its `pairs`; of their noise only who shares it is read.
         own: deviation of the noise that each node needs in its mean if it is independent, at noise
             shape 1 and clipping bound 1, `[nodes]`; only its shape counts.
+        mixing: the weights.
         pair_noise: the ratio, where it is given; None: it is chosen.
         rounds: likewise; up to log2 of the nodes, rounded up, and 2 at least.
     """

@@ -80,9 +80,11 @@ def execute(
     """Run a prepared job to its end, to a clean stop, or to the end of its budget.
 
     Args:
+        job: what to run.
         out: the run folder to create, or with `resume` to continue; None writes nothing.
         resume: continue from the last checkpoint; steps that were reserved and are run again are
             charged again.
+        on_step: called after every step.
         should_stop: asked after every step; True ends the run cleanly, in all processes. It must
             not look at what was released: the run is then charged the steps that it made.
         callbacks: told of the run in the process of rank 0; they may look, see

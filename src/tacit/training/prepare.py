@@ -89,6 +89,7 @@ def prepare(
     """Load and split the data, build the model, make the plan; agree on it with other processes.
 
     Args:
+        config: the experiment.
         model: a module whose present weights are every node's start; None builds
             `[task].model`.
         nodes: each node's records, those of other processes too (they are left alone); None loads
@@ -98,6 +99,7 @@ def prepare(
         given_metrics: those metrics of the task that were passed as objects, by name.
         output: takes the prediction from what the model returns; None takes `[task].output`.
         schema: of frames; None takes that of `[task].schema`, if any.
+        peers: the other processes.
         instead: records in the place of those that are read, as they are before features are made
             of them; an audit puts others there.
         keep_raw: whether a job with features keeps the records that they were made of.
