@@ -55,22 +55,22 @@ MUTANTS = (
     Mutant(
         "a settlement lengthens a block",
         LEDGER,
-        'block.until = max(block.first, min(block.until, entry["until"]))',
-        'block.until = max(block.first, entry["until"])',
+        'max(first, min(until, entry["until"]))',
+        'max(first, entry["until"])',
         OF_LEDGER,
     ),
     Mutant(
         "a settlement ends blocks of every session",
         LEDGER,
-        'if block.session == entry["session"] and not block.settled:',
-        "if not block.settled:",
+        'for at in unsettled.pop(entry["session"], ()):',
+        "for at in [at for blocks_of in unsettled.values() for at in blocks_of]:",
         OF_LEDGER,
     ),
     Mutant(
         "a block is settled twice",
         LEDGER,
-        "                    block.settled = True\n",
-        "",
+        'unsettled.pop(entry["session"], ())',
+        'unsettled.get(entry["session"], ())',
         OF_LEDGER,
     ),
     Mutant(
