@@ -14,8 +14,9 @@ from elsewhere import META, elsewhere, watched
 from tacit.base.sending import sent
 from tacit.communication.exchange import InProcessExchange
 from tacit.config import load_config
-from tacit.gradients import table
 from tacit.gradients.captured import WaitError
+from tacit.gradients.table_storage import entry_shapes
+from tacit.training import stacked_context
 from tacit.training.budget import node_keys
 from tacit.training.prepare import prepare
 from tacit.training.stacked_context import StackedContext
@@ -48,8 +49,8 @@ def steps_elsewhere(case, monkeypatch):
     job = prepare(load_config(settings, count=len(nodes)), nodes=nodes)
     plan, chosen = job.plan, job.config.algorithm
     # What it finds out once, before the first step, is found out where there are numbers.
-    shapes = table.entry_shapes(job.model, None) if chosen.definition.differences else ()
-    monkeypatch.setattr(table, "entry_shapes", lambda model, mini_batch: shapes)
+    shapes = entry_shapes(job.model) if chosen.definition.differences else ()
+    monkeypatch.setattr(stacked_context, "entry_shapes", lambda model: shapes)
     monkeypatch.setattr(torch, "autocast", lambda *device, **options: nullcontext())
     model = replace(elsewhere(job.model), loop=None, path="taps")
     exchange = InProcessExchange(

@@ -570,3 +570,9 @@ def by_tail(low: Array, high: Array, mu: Array, rate: float, reach: float) -> tu
     )
     # The lower end alone is dominated.
     return _share(first, last, at, 0.0), rate * float(last.max()) * (1 + 1e-9)
+
+
+def clear() -> None:
+    """Forget all tables: about 100 MB may be kept for the next question."""
+    for kept in (_table, _transform, _level):
+        kept.cache_clear()
