@@ -136,7 +136,7 @@ def _parts(keys: noise.NodeKeys, rounds: int, whole: float) -> dict[str, float]:
             piece, group = total[place], place[0]
             noise_rows(
                 piece,
-                np.empty((0, 0), np.int32),
+                None,
                 words[: len(piece)],
                 lattice.spacings[group],
                 lattice.scales[group],
