@@ -333,7 +333,7 @@ def _add_piece(batch: _Batch, piece: _Piece) -> None:
     # Records of a block: some that fit a core's own cache, and at most those of a chunk.
     fitting = _BLOCK_BYTES // (turned.shape[0] * dtype.itemsize)
     rows = max(_FEWEST, min(CHUNK, fitting) // _FEWEST * _FEWEST)
-    part, scores = torch.empty_like(weight), weight.new_empty(rows, len(weight))
+    part, room = torch.empty_like(weight), weight.new_empty(rows, len(weight))
     kept = torch.empty(rows, dtype=torch.bool)
     for start in range(0, len(inputs), CHUNK):
         begun, end = 0, min(start + CHUNK, len(inputs))
@@ -342,7 +342,7 @@ def _add_piece(batch: _Batch, piece: _Piece) -> None:
             count = place.stop - at
             if not mask[place].any():
                 continue
-            block, weighted = inputs[place].to(dtype).contiguous(), scores[:count]
+            block, weighted = inputs[place].to(dtype).contiguous(), room[:count]
             torch.mm(block, turned, out=weighted)
             every = weigh_block(
                 LOSSES[layer.formula],
