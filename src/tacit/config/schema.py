@@ -370,7 +370,7 @@ class AlgorithmSection(Section):
 
     @property
     def definition(self) -> Algorithm[Any, Any]:
-        """The row: of the table, of an installed package, or the user's own. Refused where nobody has read it."""
+        """Its row: of the table, a package, or the user's own; refused where nobody read it."""
         if not self.is_read:
             expected = "is needed here, and is another's code: if you have read it, pass --trust"
             raise InputError("algorithm.name", self.name, expected)
