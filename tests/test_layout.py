@@ -261,6 +261,20 @@ def our_files():
         yield from (Path(folder) / name for name in files)
 
 
+def test_what_pages_write_is_not_kept_at_the_root():
+    """Who follows a page in a clone makes files at its root, which `git add .` takes along."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    root = {name for name in listed.stdout.split("\n") if name and "/" not in name}
+    kept = {name for name in root if not name.startswith(".") and not name.isupper()}
+    papers = {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
+    built = {"Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml"}
+    assert kept == papers | built
+
+
 def test_no_file_names_the_host_of_a_package_registry():
     """Where packages come from is for whoever installs: pip's own settings decide it."""
     hosts = [
