@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles what is imported when it is: all that is installed would take longer than to install it.
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+INSTALL := --disable-pip-version-check install --quiet --no-compile
+PIP := $(BIN)/python -m pip $(INSTALL) --constraint constraints.txt
+COMMA := ,
 
 # No fewer processes than cores, so that a thread more in each only waits.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
@@ -62,7 +64,7 @@ bench: .venv/.installed .venv-peers/.installed  ## how fast tacit is, beside its
 	$(BIN)/python benchmarks/speed --out runs/speed.json
 
 bench-quick: .venv/.installed .venv-peers/.installed  ## the same, tiny: shows that contenders run and agree
-	$(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed --quick --out runs/speed-quick.json
 	$(BIN)/python benchmarks/tables.py --quick
 	$(BIN)/python benchmarks/device --device cpu --quick
 	$(BIN)/python benchmarks/scale.py --quick
@@ -82,31 +84,29 @@ clean:
 	$(PIP) --editable .
 	@touch $@
 
-.venv/.installed-test: .venv/.installed
-	@echo "installing the test tools into .venv (once)"
-	$(PIP) --editable '.[test]'
-	@touch $@
+# What is optional: .venv/.installed-test, .venv/.installed-docs, or test,docs at once, which is quicker.
+.venv/.installed-%: .venv/.installed
+	@echo "installing what is for $* into .venv (once)"
+	$(PIP) --editable '.[$*]'
+	@touch $(addprefix .venv/.installed-,$(subst $(COMMA), ,$*))
 
-.venv/.installed-docs: .venv/.installed
-	@echo "installing what builds the documentation into .venv (once)"
-	$(PIP) --editable '.[docs]'
+# An environment beside .venv, whose packages and whose tacit it finds by a path that comes after its
+# own. It has no pip either: what it needs is listed to the last package, so that none is looked for.
+define BESIDE
+	$(BIN)/python -m venv --without-pip $(@D)
+	$(BIN)/python -c '$(PRINT_SITE)' | sed 's/.*/import site; site.addsitedir("&")/' \
+		> "$$($(@D)/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
+	$(BIN)/python -m pip --python $(@D)/bin/python $(INSTALL) --no-deps --requirement $<
 	@touch $@
+endef
 
 # Opacus, pfl and Flower, for `make bench` and the tests of tacit inside Flower. They need versions of
-# their own of some packages; all else, PyTorch and tacit above all, is found in .venv by a path that
-# comes after their own.
+# their own of some packages.
 .venv-peers/.installed: benchmarks/speed/peers.txt .venv/.installed
 	@echo "installing what tacit is compared with into .venv-peers (once; Ray is large)"
-	$(BIN)/python -m venv .venv-peers
-	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PRINT_SITE)')')" > "$$(.venv-peers/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
-	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement benchmarks/speed/peers.txt
-	@touch $@
+	$(BESIDE)
 
-# NVFlare, for the tests of tacit inside it: like the one above, and with tacit as .venv has it.
+# NVFlare, for the tests of tacit inside it.
 .venv-nvflare/.installed: tests/hosts/nvflare.txt .venv/.installed
 	@echo "installing NVFlare into .venv-nvflare (once)"
-	$(BIN)/python -m venv .venv-nvflare
-	$(BIN)/python -c '$(PRINT_SITE)' | sed 's/.*/import site; site.addsitedir("&")/' \
-		> "$$(.venv-nvflare/bin/python -c '$(PRINT_SITE)')/tacit-environment.pth"
-	.venv-nvflare/bin/python -m pip --disable-pip-version-check install --quiet --no-compile --requirement tests/hosts/nvflare.txt
-	@touch $@
+	$(BESIDE)

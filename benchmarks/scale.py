@@ -72,12 +72,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     source, cores = HERE.parents[1] / "src", os.cpu_count() or 1
-    for kept in {source, chosen.beside or source}:  # kernels are compiled once, and kept
-        measured(2, kept)
+    for kept in () if chosen.quick else {source, chosen.beside or source}:
+        measured(2, kept)  # kernels are compiled once, and kept
     alone, before = measured(1, source), None
     print(f"a process a node: {alone['cpu']:.2f} s of a core and {alone['mib']:.0f} MiB each")
-    for nodes in [2, 20] if chosen.quick else chosen.nodes:
-        own = measured(nodes, source)
+    for nodes in [1, 20] if chosen.quick else chosen.nodes:
+        own = alone if nodes == 1 else measured(nodes, source)
         print(f"{nodes:,} nodes: {own['wall']:.2f} s, {own['cpu']:.2f} s of a core, ", end="")
         print(f"{own['mib']:.0f} MiB")
         if before is not None:

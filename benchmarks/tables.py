@@ -8,8 +8,8 @@ its own, and both take turns in one run. Printed are, as medians over rounds, th
 and their ratio within a round, where tacit's are all of file -> tensors and pandas' are `read_csv`
 or `read_parquet`; and the memory that each takes at most, beyond what it has after its imports, as
 a multiple of `frame.memory_usage(deep=True)`. For a frame, pandas' time is that of `read_parquet`,
-and the frame itself is not counted. The goal is at most 3 times each. `--quick` takes tiny tables,
-whose figures mean nothing.
+and the frame itself is not counted. The goal is at most 3 times each. `--quick` takes a tiny table,
+and one process for all of its forms: figures mean nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ QUICK = ((300, 29),)
 FORMS = ("csv", "parquet", "folder", "frame")
 FILES = {"csv": "t.csv", "parquet": "t.parquet", "folder": "parts.parquet", "frame": "t.parquet"}
 FRAMES: dict[Path, pd.DataFrame] = {}  # tables that are in memory already
+Pair = tuple[dict[str, float], dict[str, float]]
 WARDS = [f"ward {number}" for number in range(12)]
 
 
@@ -153,13 +154,26 @@ def read(who: str, form: str, folder: Path, columns: int) -> None:
     print(json.dumps({"seconds": seconds, "bytes": peak.end(), "records": len(found)}))
 
 
-def asked(who: str, form: str, folder: Path, columns: int) -> dict[str, float]:
-    """Read once in a process of its own."""
-    command = [sys.executable, __file__, "--read", who, form, str(folder)]
+def asked(
+    who: str, forms: Sequence[str], folder: Path, columns: int
+) -> dict[str, dict[str, float]]:
+    """Read each form once, all of them in one process of its own."""
+    command = [sys.executable, __file__, "--read", who, ",".join(forms), str(folder)]
     done = subprocess.run(
         [*command, str(columns)], capture_output=True, text=True, check=True, timeout=600
     )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return dict(zip(forms, map(json.loads, done.stdout.splitlines()[-len(forms) :]), strict=True))
+
+
+def measured(folder: Path, columns: int, rounds: int, *, quick: bool) -> dict[str, list[Pair]]:
+    """Of each form and round what tacit took and what pandas took."""
+    found: dict[str, list[Pair]] = {form: [] for form in FORMS}
+    for forms in [FORMS] if quick else [(form,) for form in FORMS]:
+        for _ in range(rounds):
+            ours, theirs = (asked(who, forms, folder, columns) for who in ("tacit", "pandas"))
+            for form in forms:
+                found[form].append((ours[form], theirs[form]))
+    return found
 
 
 def main() -> int:
@@ -172,8 +186,9 @@ def main() -> int:
     parser.add_argument("--read", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
-        who, form, folder, columns = options.read
-        read(who, form, Path(folder), int(columns))
+        who, forms, folder, columns = options.read
+        for form in forms.split(","):
+            read(who, form, Path(folder), int(columns))
         return 0
     quick = " (quick: these figures mean NOTHING)" if options.quick else ""
     table = Table(title=f"Reading tables{quick}")
@@ -184,11 +199,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             size = written(folder, rows, columns)
-            for form in FORMS:
-                pairs = [
-                    [asked(who, form, folder, columns) for who in ("tacit", "pandas")]
-                    for _ in range(1 if options.quick else options.rounds)
-                ]
+            rounds = 1 if options.quick else options.rounds
+            for form, pairs in measured(folder, columns, rounds, quick=options.quick).items():
                 print(f"{rows:,} x {columns} as {form}: {pairs[-1]}", file=sys.stderr, flush=True)
                 wrong += any(one["records"] != rows for pair in pairs for one in pair)
                 middle = [

@@ -9,10 +9,6 @@ from hypothesis import HealthCheck, settings
 
 from nightly import COLLECTED, NIGHTLY, combinations
 
-# Fixtures have no doctests, and as modules these files would all be `conftest`. The other one is
-# for the server alone that forks processes.
-collect_ignore_glob = ["*conftest.py", "*forks_loaded.py"]
-
 # How long anything takes is up to the machine, which may be busy; what is tried is up to the test.
 # With every change some examples of each property, always the same; at night more.
 settings.register_profile(
@@ -44,6 +40,12 @@ LONGEST = (
     "tests/test_notebooks.py",
     "tests/training/test_resume.py::test_kills_leave_sound_files",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Doctests are in `src` alone: no file here is loaded and searched for them."""
+    return [each for each in (yield) if type(each) is pytest.Module]
 
 
 def pytest_collection_modifyitems(config, items):

@@ -193,9 +193,10 @@ def fake(folder, name, value):
     return Contender(name, name)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypatch, together):
+@pytest.mark.parametrize("within", [True, False])
+def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypatch, within):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     ours, same, other = (
         fake(tmp_path, name, value)
         for name, value in (("ours", 1.0), ("same", 1.00001), ("other", 1.01))
@@ -211,7 +212,7 @@ def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypat
             Ratio("left out", "ours", "absent", at_least=1),
         ),
     )
-    protocol = Protocol(rounds=3, turn=0.0, together=together)
+    protocol = Protocol(rounds=3, turn=0.0, within=within)
     said: list[str] = []
     outcome = compare(comparison, protocol, tmp_path, said.append)
     assert [entry["name"] for entry in outcome.entries] == ["ours", "same", "other", "plain"]

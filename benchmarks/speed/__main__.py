@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; 1 if contenders disagree or one of them fails."""
     asked = _parser().parse_args(arguments)
     data_dir = str(Path(asked.data_dir).resolve())
-    protocol = Protocol(rounds=2, turn=0.0, together=True) if asked.quick else Protocol()
+    protocol = Protocol(rounds=2, turn=0.0, within=True) if asked.quick else Protocol()
     if asked.rounds:
         protocol = replace(protocol, rounds=asked.rounds)
     rows = _rows(asked.quick, protocol, data_dir, asked.peers)

@@ -96,6 +96,10 @@ class Contender:
         absent = asked.stdout.split()
         return f"{self.python} has no {', '.join(absent)}" if absent else None
 
+    def work(self, workload: Workload) -> Workload:
+        """What it does of a workload."""
+        return workload if self.private else workload.plain()
+
 
 class Worker:
     """The parent's end of a running contender."""
@@ -103,8 +107,6 @@ class Worker:
     def __init__(self, contender: Contender, workload: Workload, log: Path) -> None:
         self.contender, self.log = contender, log
         self._started = time.monotonic()
-        if not contender.private:
-            workload = workload.plain()
         # A loop that is held between rounds runs in a thread, whose memory glibc would otherwise
         # keep apart from that of the main thread, in parts of 64 MiB at most.
         environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1"}
@@ -114,7 +116,7 @@ class Worker:
             contender.python,
             str(HERE / "contender.py"),
             contender.module,
-            workload.to_json(),
+            contender.work(workload).to_json(),
             json.dumps(dict(contender.options)),
         ]
         with log.open("w") as errors:
@@ -191,24 +193,56 @@ class Worker:
         return answer
 
 
+class Within:
+    """A contender in this very process, for a worker's: it starts at once, and measures nothing."""
+
+    def __init__(self, contender: Contender, workload: Workload) -> None:
+        self.contender, self.pid = contender, os.getpid()
+        begun = time.monotonic()
+        module = importlib.import_module(contender.module)
+        self._runner: Runner = module.build(contender.work(workload), **contender.options)
+        self.notes = self._runner.notes()
+        self.setup_seconds = time.monotonic() - begun
+
+    def run(self, steps: int) -> float:
+        """Seconds that so many steps took."""
+        begun = time.perf_counter()
+        self._runner.run(steps)
+        return time.perf_counter() - begun
+
+    def check(self, path: Path) -> NDArray[np.float32]:
+        """See `Runner.check`."""
+        return np.asarray(self._runner.check(), dtype=np.float32)
+
+    def memory(self) -> int:
+        """Bytes of this process."""
+        return sum(_sizes(self.pid))
+
+    def stop(self) -> None:
+        """End it."""
+        self._runner.close()
+
+
+def ready(contender: Contender, workload: Workload, log: Path, *, within: bool) -> Worker | Within:
+    """A contender that is set up; `within` this process, if asked for and its interpreter is."""
+    if within and contender.python == sys.executable:
+        return Within(contender, workload)
+    return Worker(contender, workload, log).await_ready()
+
+
 @contextmanager
 def started(
-    contenders: Sequence[Contender], workload: Workload, folder: Path, *, together: bool = False
-) -> Iterator[list[Worker]]:
-    """Workers for all contenders; all are ended afterwards.
+    contenders: Sequence[Contender], workload: Workload, folder: Path, *, within: bool = False
+) -> Iterator[list[Worker | Within]]:
+    """Workers for all contenders, see `ready`; all are ended afterwards.
 
-    They set up one after the other, so that one that measures itself meanwhile is alone;
-    `together` has them do so at once.
+    They set up one after the other, so that one that measures itself meanwhile is alone.
     """
-    workers: list[Worker] = []
+    workers: list[Worker | Within] = []
     try:
         for number, contender in enumerate(contenders):
-            workers.append(Worker(contender, workload, folder / f"{number}-{contender.module}.log"))
-            if not together:
-                workers[-1].await_ready()
-        if together:
-            for worker in workers:
-                worker.await_ready()
+            log = folder / f"{number}-{contender.module}.log"
+            workers.append(ready(contender, workload, log, within=within))
         yield workers
     finally:
         for worker in workers:

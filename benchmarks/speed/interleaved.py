@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from comparisons import Comparison, Ratio
-from contender import Contender, Worker, started
+from contender import Contender, Within, Worker, started
 from numpy.typing import NDArray
 from table import Line
 from workloads import Workload
@@ -28,13 +28,13 @@ class Protocol:
         rounds: times that every contender has its turn.
         turn: seconds that a turn should last at least.
         most_steps: of a turn.
-        together: contenders set up at once: quicker, but in each other's way.
+        within: contenders run in this process where they can: quicker, but in each other's way.
     """
 
     rounds: int = 9
     turn: float = 1.0
     most_steps: int = 1000
-    together: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def compare(
     }
     taking_part = [one for one in comparison.contenders if one.name not in left_out]
     say(f"{workload.name}: starting {', '.join(one.name for one in taking_part)}")
-    with started(taking_part, workload, folder, together=protocol.together) as workers:
+    with started(taking_part, workload, folder, within=protocol.within) as workers:
         differences = _differences(workers, folder)
         say(f"{workload.name}: {protocol.rounds} rounds")
         seconds, memory, steps = _rounds(workers, protocol)
@@ -112,7 +112,7 @@ def disagreement(found: NDArray[np.float32], expected: NDArray[np.float32]) -> f
     return float(np.abs(found - expected).max() / np.linalg.norm(expected, axis=1).max())
 
 
-def _differences(workers: Sequence[Worker], folder: Path) -> dict[str, float]:
+def _differences(workers: Sequence[Worker | Within], folder: Path) -> dict[str, float]:
     """Of all that do the private step from the first of them."""
     private = [worker for worker in workers if worker.contender.private]
     checks = {
@@ -124,7 +124,7 @@ def _differences(workers: Sequence[Worker], folder: Path) -> dict[str, float]:
 
 
 def _rounds(
-    workers: Sequence[Worker], protocol: Protocol
+    workers: Sequence[Worker | Within], protocol: Protocol
 ) -> tuple[dict[str, list[float]], dict[str, int], list[int]]:
     """Seconds a step of every round, largest memory seen, and steps a turn."""
     steps = []
@@ -145,7 +145,9 @@ def _rounds(
     return seconds, memory, steps
 
 
-def _entry(worker: Worker, seconds: list[float], memory: int, steps: int) -> dict[str, Any]:
+def _entry(
+    worker: Worker | Within, seconds: list[float], memory: int, steps: int
+) -> dict[str, Any]:
     contender: Contender = worker.contender
     return {
         "name": contender.name,

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contender import Contender, Worker
+from contender import Contender, Within, Worker, ready
 from workloads import Workload
 
 NODES = (10, 20, 50, 100, 200, 500, 1000)
@@ -294,17 +294,14 @@ def _taking_turns(
 ) -> dict[Any, Series]:
     """Every contender on a workload of its own, round by round.
 
-    They start one after the other, or, where turns have no length (figures then mean nothing),
-    at once.
+    Where turns have no length (figures then mean nothing) they run within this process.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers: dict[Any, Worker] = {}
+        workers: dict[Any, Worker | Within] = {}
         for number, (name, (contender, workload)) in enumerate(contenders.items()):
-            worker = Worker(contender, workload, Path(folder) / f"{number}.log")
-            stack.callback(worker.stop)
-            workers[name] = worker if turn == 0 else worker.await_ready()
-        for worker in workers.values() if turn == 0 else ():
-            worker.await_ready()
+            log = Path(folder) / f"{number}.log"
+            workers[name] = ready(contender, workload, log, within=turn == 0)
+            stack.callback(workers[name].stop)
         steps = {}
         for name, worker in workers.items():
             worker.run(2)

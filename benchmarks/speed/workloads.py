@@ -78,7 +78,7 @@ class Workload:
         batch = min(self.batch, 4)
         return replace(
             self,
-            nodes=6 if self.active else 3,
+            nodes=6 if self.active else 2,
             active=2 if self.active else None,
             batch=batch,
             records=max(20, batch * self.local_steps),

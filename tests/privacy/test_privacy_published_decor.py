@@ -20,7 +20,6 @@ from tacit.privacy.published import (
 )
 from tacit.report.wording import epsilon_text, lower_text
 
-SETTINGS = [row for row in paper_settings() if row.paper == "DECOR"]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "claims.md"
 
 
@@ -73,13 +72,17 @@ def test_one_record_costs_several_times_what_is_printed():
     assert "here 1000" in violated[0]
 
 
+def decor():
+    return [row for row in paper_settings() if row.paper == "DECOR"]
+
+
 def rows_at(claimed):
-    return [row for row in SETTINGS if row.claimed == claimed and "one record" in row.experiment]
+    return [row for row in decor() if row.claimed == claimed and "one record" in row.experiment]
 
 
 def test_a_user_is_protected_as_printed():
     """With whole users the accountant composes and converts: every figure holds."""
-    users = [row for row in SETTINGS if row.experiment.endswith("a user")]
+    users = [row for row in decor() if row.experiment.endswith("a user")]
     assert len(users) == 9
     for row in users:
         assert row.mechanism is not None
@@ -96,7 +99,7 @@ def test_the_page_prints_these_figures():
     for experiment, reading, claimed, certified, least in printed:
         (row,) = (
             row
-            for row in SETTINGS
+            for row in decor()
             if row.experiment.startswith(experiment.split(",")[0])
             and f"eps = {claimed}," in row.experiment
             and reading in SHORT[row.reading]
