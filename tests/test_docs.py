@@ -198,12 +198,7 @@ def commands(code):
     return [(command, printed.strip()) for command, printed in found]
 
 
-# Of the pages that are followed to the letter at night, this runs with every change as well.
-EVER = (DOCS / "tutorials" / "take-home.md",)
-FOLLOWED = {*LITERALLY, *ELSEWHERE} - {*EVER}
-
-
-@pytest.mark.parametrize("page", sorted({*PAGES} - FOLLOWED), ids=name_of)
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*LITERALLY, *ELSEWHERE}), ids=name_of)
 def test_a_page_runs(page, folder, example):
     run_page(page, folder, ("python", "toml", "console", "sh"))
 
