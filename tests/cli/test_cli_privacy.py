@@ -25,7 +25,8 @@ def file(tmp_path, monkeypatch):
 @pytest.fixture
 def run(file):
     """The folder of a finished run."""
-    assert tacit("train", file, "--out", "run", "--quiet").code == 0
+    short = ("--set", "train.steps=2")
+    assert tacit("train", file, "--out", "run", "--quiet", *short).code == 0
     return Path("run")
 
 
