@@ -12,8 +12,6 @@ from tacit.privacy.mechanisms.composed import ClientSampling
 from tacit.privacy.mechanisms.steps import FixedBatchGaussian, SampledGaussian, schedule
 from tacit.privacy.published import paper_settings
 
-SETTINGS = paper_settings()
-
 # The private rows of the papers' tables; some share a row of the table of claims.
 ALGORITHMS = [
     "PrivSGP",
@@ -39,25 +37,27 @@ ALGORITHMS = [
 
 def rows(algorithm, start=""):
     return [
-        row for row in SETTINGS if row.algorithm == algorithm and row.experiment.startswith(start)
+        row
+        for row in paper_settings()
+        if row.algorithm == algorithm and row.experiment.startswith(start)
     ]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_private_algorithm_has_a_row(algorithm):
-    assert any(algorithm in row.algorithm.split(", ") for row in SETTINGS)
+    assert any(algorithm in row.algorithm.split(", ") for row in paper_settings())
 
 
 def test_no_claim_is_invented():
     silent = {"DP2-SGD", "A(DP)2SGD", "DPDO", "DP-DDA", "CPGT", "DP-SGD", "DP-FedAvg", "DP-ADMM"}
-    for row in SETTINGS:
+    for row in paper_settings():
         if row.algorithm in silent:
             assert row.claimed is None
             assert not row.conditions
 
 
 def test_a_row_is_bounded_or_says_what_is_missing():
-    for row in SETTINGS:
+    for row in paper_settings():
         assert (row.bounds is None) == bool(row.missing), row
         assert row.reading
         assert row.mechanism is None or row.relation == row.mechanism.relation
@@ -67,11 +67,11 @@ def test_a_row_is_bounded_or_says_what_is_missing():
 
 def test_the_kindest_reading_comes_first_and_once():
     experiments = Counter(
-        (row.algorithm, row.experiment) for row in SETTINGS if row.kindest and row.bounds
+        (row.algorithm, row.experiment) for row in paper_settings() if row.kindest and row.bounds
     )
     assert set(experiments.values()) == {1}
     seen: set[tuple[str, str]] = set()
-    for row in SETTINGS:
+    for row in paper_settings():
         key = (row.algorithm, row.experiment)
         if row.algorithm != "FedSPD-DP, repaired":
             assert row.kindest or key in seen
@@ -79,13 +79,13 @@ def test_the_kindest_reading_comes_first_and_once():
 
 
 def test_rows_of_an_algorithm_stand_together():
-    names = [row.algorithm for row in SETTINGS]
+    names = [row.algorithm for row in paper_settings()]
     changes = sum(one != other for one, other in pairwise(names))
     assert changes == len(set(names)) - 1
 
 
 def test_rows_differ():
-    keys = Counter((row.algorithm, row.experiment, row.reading) for row in SETTINGS)
+    keys = Counter((row.algorithm, row.experiment, row.reading) for row in paper_settings())
     assert keys.most_common(1)[0][1] == 1
 
 
