@@ -223,8 +223,7 @@ class Shell:
                 as_wheel(distribution, self._wheels)
             return
         if distributions and not self.environment.exists():  # `make` begins with it
-            self.run("python3 -m venv --without-pip .venv")  # which takes seconds to unpack
-            link(metadata.distribution("pip"), self.environment)
+            self.run("python3 -m venv .venv")
         for distribution in distributions:
             link(distribution, self.environment)
 

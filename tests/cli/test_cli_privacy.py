@@ -25,7 +25,7 @@ def file(tmp_path, monkeypatch):
 @pytest.fixture
 def run(file):
     """The folder of a finished run."""
-    short = ("--set", "train.steps=2")
+    short = ("--set", "train.steps=2", "--set", "train.batch=20")
     assert tacit("train", file, "--out", "run", "--quiet", *short).code == 0
     return Path("run")
 
