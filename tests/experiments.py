@@ -6,6 +6,7 @@ accountant has a closed form, so that a whole run takes a tenth of a second.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import tomli_w
+import typer
 
 from tacit.cli import main as cli
 
@@ -40,6 +42,8 @@ SEEDED = (
 """What the command line says of a seeded run, however quiet it is to be."""
 
 _numbers = itertools.count()
+# What `typer` makes of all signatures takes as long as a small run, and is the same each time.
+_command = functools.cache(typer.main.get_command)
 
 
 def experiment(**changes):
@@ -102,6 +106,7 @@ def tacit(*arguments):
     out, err = StringIO(), StringIO()
     with (
         patch.object(sys, "argv", ["tacit", *map(str, arguments)]),
+        patch.object(typer.main, "get_command", _command),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

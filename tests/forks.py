@@ -48,12 +48,17 @@ _EXPERIMENT = {
 }
 
 
-def forked_process(target, *args, daemon=False):
-    """A process that calls a function of a module, forked when it is started."""
+def forks():
+    """The context whose processes are forked from the server, once it has loaded everything."""
     with pytest.MonkeyPatch.context() as patch:  # of a server, at its first start
         patch.setenv(_PATH, str(Path(__file__).parent), prepend=os.pathsep)
         forkserver.ensure_running()
-    return _FORKS.Process(target=target, args=args, daemon=daemon)
+    return _FORKS
+
+
+def forked_process(target, *args, daemon=False):
+    """A process that calls a function of a module, forked when it is started."""
+    return forks().Process(target=target, args=args, daemon=daemon)
 
 
 def load_everything():

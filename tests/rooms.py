@@ -35,16 +35,26 @@ def rooms():
     return sorted(files | {path.parent.name for path in SOURCE.glob("*/__init__.py")})
 
 
+def imported_names(tree):
+    """What the statements of a module import, anywhere in it, as `module.name`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
+
+
 def imported(room):
     """The rooms that the files of a room import, anywhere in them."""
     folder = SOURCE / room
     names = set()
     for path in folder.rglob("*.py") if folder.is_dir() else [SOURCE / f"{room}.py"]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                names |= {f"{node.module}.{alias.name}" for alias in node.names}
-            elif isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
+        names |= set(imported_names(ast.parse(path.read_text(encoding="utf-8"))))
     used = {name.split(".")[1] for name in names if name.startswith("tacit.")}
     return used & set(rooms()) - {room}
 

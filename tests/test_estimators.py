@@ -37,7 +37,7 @@ CLASSES = ["setosa", "versicolor", "virginica"]
 
 # Seeded, so that two fits are equal; one node and a large budget, since some checks have few
 # records and ask for a good score of them. Some predict hundreds, to be clamped. All checks pass.
-CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 50, "n_nodes": 1, "noise_seed": 0}
+CHECKED = {"epsilon": 200.0, "delta": 1e-3, "steps": 20, "n_nodes": 1, "noise_seed": 0}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fits of this process")

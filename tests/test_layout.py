@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from experiments import tacit
+from rooms import imported_names
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "tacit"
@@ -81,16 +82,7 @@ def edges(names, modules):
 
 @cache
 def _names_of(path):
-    return tuple(_imported_names(tree_of(path)))
-
-
-def _imported_names(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(imported_names(tree_of(path)))
 
 
 @cache
@@ -125,7 +117,7 @@ DOTTED = {_dotted(name): path for name, path in MODULES.items()}
 
 def used_by(name, text):
     """The modules that one of them imports, of its text."""
-    return set(edges(_imported_names(ast.parse(text)), DOTTED)) - {name}
+    return set(edges(imported_names(ast.parse(text)), DOTTED)) - {name}
 
 
 @cache

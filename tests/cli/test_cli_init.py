@@ -121,7 +121,7 @@ def test_kinds_are_told_by_the_fields():
 NAMES = st.text(min_size=1, max_size=6).map(str.strip).filter(bool)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), public=st.booleans())
 def test_a_schema_is_read_as_it_was_written(names, public):
     target, first, second = names

@@ -25,7 +25,8 @@ def file(tmp_path, monkeypatch):
 @pytest.fixture
 def run(file):
     """The folder of a finished run."""
-    assert tacit("train", file, "--out", "run", "--quiet").code == 0
+    short = ("--set", "train.steps=2", "--set", "train.batch=20")
+    assert tacit("train", file, "--out", "run", "--quiet", *short).code == 0
     return Path("run")
 
 
@@ -122,7 +123,7 @@ def test_who_may_collude_is_told_everywhere(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_an_audit_is_put_beside_a_run(run):
-    options = ("--repetitions", 300, "--canaries", 0, "--seconds", 0.5)
+    options = ("--repetitions", 100, "--canaries", 0, "--seconds", 0.001)
     first = strict_json(tacit("audit", run, *options, "--json").out)
     result = strict_json((run / "result.json").read_text(encoding="utf-8"))
     assert result["audited_epsilon"] == first["audited_epsilon"] <= first["certified_epsilon"]
@@ -172,7 +173,7 @@ def test_a_defect_ends_with_an_alarm(run, monkeypatch):
         return total.add_(noise, alpha=0.9)
 
     monkeypatch.setattr(StackedContext, "add_noise", too_little)
-    options = ("--repetitions", 500, "--canaries", 0, "--seconds", 0.5)
+    options = ("--repetitions", 300, "--canaries", 0, "--seconds", 0.001)
     answer = tacit("audit", run, *options)
     assert answer.code == 1
     assert "ALARM, a defect" in answer.out

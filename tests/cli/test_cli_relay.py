@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from consortia import consortium
+from experiments import tacit
 from ports import free_address
 from tacit.communication.secure.carrier import Carrier
 
@@ -76,11 +77,9 @@ def test_it_says_in_plain_words_where_it_listens(tmp_path):
 
 
 def refused(folder, *options):
-    process = relay(folder, *options)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (2, "")
-    assert err.count("\n") == 1
-    return err
+    answer = tacit("relay", "--site", folder, *options)
+    assert answer.code == 2
+    return answer.refusal
 
 
 @pytest.mark.process

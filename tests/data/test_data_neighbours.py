@@ -393,7 +393,12 @@ def one_differs(one, other):
 def test_a_record_decides_about_nothing_but_itself(name):
     source = SOURCES[name]
 
-    @settings(max_examples=8, deadline=None, derandomize=True, phases=(Phase.generate,))
+    @settings(
+        max_examples=settings.default.max_examples // 8,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.generate,),
+    )
     @given(pair=neighbours(source))
     def holds(pair):
         with tempfile.TemporaryDirectory() as name:  # one, since its path is an experiment's own

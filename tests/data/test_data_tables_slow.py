@@ -84,7 +84,7 @@ def _put(text: str, places: list[int], sign: str) -> str:
     return text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     text=st.one_of(LOOSE, WHOLE, DAMAGED),
     mark=st.booleans(),
@@ -159,7 +159,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     cells=st.lists(CELLS, min_size=1, max_size=4),
@@ -184,7 +184,7 @@ def test_a_field_becomes_what_it_becomes_alone(path, kind, cells, blanks, whole,
     assert found.tobytes() == wanted.tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(texts=st.lists(FLOATS, min_size=1, max_size=5), odd=st.booleans())
 def test_a_number_is_the_one_nearest_to_its_text(texts, odd):
     wanted = [float(text) for text in texts]
@@ -275,7 +275,7 @@ def carriers(table: pa.Table, folder) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(records=RECORDS)
 def test_a_table_is_the_same_however_it_comes(tmp_path_factory, records):
     folder = tmp_path_factory.mktemp("same")

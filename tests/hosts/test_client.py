@@ -11,6 +11,7 @@ import torch
 from parties import NODES, answers, carried, experiment, parties
 
 import tacit
+from forks import forked_process
 from tacit.algorithms import ALGORITHMS
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.hosts.by_hand import ServersMean
@@ -104,28 +105,24 @@ def test_a_message_is_made_once_and_sent_as_often_as_it_is_asked_for(tmp_path):
     assert one.finish().document.epsilon[1] == pytest.approx(one.plan.nodes[1].epsilon)
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-sys.path[:0] = [sys.argv[2]]
-from parties import experiment
-import tacit
-config = experiment("privsgp", privacy={"epsilon": 3.0})
-client = tacit.PrivateClient(config, 2, out=Path(sys.argv[1]))
-client.step()
-for array in client.send().arrays:
-    sys.stdout.buffer.write(array.tobytes())
-sys.stdout.flush()
-os._exit(9)
-"""
+def killed_with_its_message(folder, sent):
+    """What a process does that ends once its party has made a message, without any farewell."""
+    client = tacit.PrivateClient(experiment("privsgp", privacy={"epsilon": 3.0}), 2, out=folder)
+    client.step()
+    sent.write_bytes(b"".join(array.tobytes() for array in client.send().arrays))
+    os._exit(9)
 
 
 @pytest.mark.process
 def test_a_party_that_was_killed_sends_the_same_bytes(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "2"), str(Path(__file__).parent)]
-    sent = [subprocess.run(command, capture_output=True, check=False) for _ in range(2)]
-    assert [run.returncode for run in sent] == [9, 9], sent[0].stderr.decode()
-    assert sent[0].stdout == sent[1].stdout != b""
+    sent = [tmp_path / "first", tmp_path / "again"]
+    for file in sent:
+        process = forked_process(killed_with_its_message, tmp_path / "2", file)
+        process.start()
+        process.join(100)
+        assert process.exitcode == 9
+    first, again = (file.read_bytes() for file in sent)
+    assert first == again != b""
     (run,) = read_ledger(tmp_path / "2" / "rank-0001" / "ledger.sqlite").runs
     assert [until for _, until in run.charged[2]] == [1]
 

@@ -6,12 +6,12 @@ import os
 import signal
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from experiments import experiment, tree, write_module
+from forks import forks
 from tacit.analysis.compare.session import make_whole
 from tacit.analysis.settings.processes import Monitor, Processes, WantedRun, call_there
 from tacit.analysis.settings.runs import complete
@@ -21,7 +21,7 @@ from tacit.privacy.ledger.ledger import read_ledger
 
 pytestmark = pytest.mark.process
 
-LONG = {"steps": 600, "evaluate_every": 600, "checkpoint_every": 20}
+LONG = {"steps": 400, "evaluate_every": 400, "checkpoint_every": 20}
 PRIVATE = {"noise_std": None, "epsilon": 3.0, "noise_seed": None}
 
 
@@ -44,9 +44,11 @@ def killer(path, victims):
 
 
 def test_a_run_whose_dask_worker_is_killed_goes_on_and_is_charged_once(tmp_path):
-    distributed = pytest.importorskip("distributed")
+    dask, distributed = map(pytest.importorskip, ("dask", "distributed"))
     wanted = request(tmp_path, privacy=PRIVATE, train=LONG)
+    method = forks().get_start_method()
     with (
+        dask.config.set({"distributed.worker.multiprocessing-method": method}),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
         ) as cluster,
@@ -64,7 +66,9 @@ def test_a_run_whose_dask_worker_is_killed_goes_on_and_is_charged_once(tmp_path)
     assert other.status == "done"
     assert not list(tmp_path.glob(".wanted-*"))
     (run,) = read_ledger(wanted.path / "ledger.sqlite").runs
-    charged = [sum(start <= k < until for start, until in run.charged[0]) for k in range(600)]
+    charged = [
+        sum(start <= k < until for start, until in run.charged[0]) for k in range(LONG["steps"])
+    ]
     # Once what the first checkpoint holds; besides, a block that was reserved before the kill, and
     # what follows the last checkpoint.
     assert charged[:20] == [1] * 20
@@ -73,7 +77,7 @@ def test_a_run_whose_dask_worker_is_killed_goes_on_and_is_charged_once(tmp_path)
 
 def test_a_broken_pool_is_a_line_and_the_next_goes_on(tmp_path):
     wanted = request(tmp_path, train=LONG)
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, forks()) as pool:
         pool.submit(os.getpid).result()
         monitor, killed = killer(wanted.path, lambda: list(pool._processes))
         (lost,) = complete([wanted], make_whole, executor=pool, monitor=monitor)
@@ -108,6 +112,7 @@ CARELESS = """
 """
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_leaves_its_worker_as_a_fresh_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = write_module(tmp_path, CARELESS)
@@ -133,7 +138,7 @@ def test_a_worker_takes_modules_from_where_it_is_asked_anew(tmp_path, monkeypatc
     said = experiment(algorithm={"name": "row_here:ROW"}, task={"model": "model_here:model"})
     source = "from torch import nn\ndef model(outputs):\n    open('here-{}', 'w').close()\n"
     source += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, forks()) as pool:
         pool.submit(os.chdir, "/").result()
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
