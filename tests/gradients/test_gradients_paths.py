@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from gradient_problems import OwnNorm, assert_equal, problem
-from hypothesis import given, settings
+from gradient_problems import FEW, OwnNorm, assert_equal, problem
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -363,7 +363,7 @@ def test_a_frozen_layer_stays_and_is_not_counted(oracle):
     assert not trained[0].weight.requires_grad
 
 
-@settings(max_examples=30, deadline=None)
+@FEW
 @given(
     nodes=st.integers(1, 4),
     batch=st.integers(1, 5),
@@ -387,7 +387,7 @@ def test_random_linear_layers(nodes, batch, width, outputs, bias, loss, clip, me
     assert_equal(case.gradient(clip), case.expected(oracle, clip), clip)
 
 
-@settings(max_examples=30, deadline=None)
+@FEW
 @given(
     nodes=st.integers(1, 4),
     batch=st.integers(1, 5),

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from few import few
 from forks import forked_process
 from tacit.analysis.ledger_report import ledger_document
 from tacit.errors import InputError
@@ -279,7 +280,7 @@ runs_of_nodes = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@few(15, 40)
 @given(runs_of_nodes)
 def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_path_factory, runs):
     """The theorem of docs/proofs/ledgers.md: whatever is declared, dealt, joined and moved."""

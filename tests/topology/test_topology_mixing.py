@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.topology.graphs import GRAPHS, GraphSchedule, graph_of
 from tacit.topology.mixing import WEIGHTS, build_mixing
@@ -82,6 +83,7 @@ def test_all_weights_of_a_regular_graph_are_the_same(data, n, weights):
 
 
 @PROPERTY
+@few(15)
 @given(undirected())
 def test_metropolis_weights(graph):
     n = graph.number_of_nodes()
@@ -172,7 +174,7 @@ def test_an_exponential_period_averages_exactly_for_powers_of_two(power):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(few(12, 40), derandomize=True)
 @given(schedule=connected_digraphs(), seed=st.integers(0, 2**16))
 def test_push_sum_converges_to_the_mean(schedule, seed):
     mixing = build_mixing(schedule)

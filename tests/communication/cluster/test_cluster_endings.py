@@ -6,10 +6,9 @@ Whoever has ended the run is done and waits for nobody, and nobody is waited for
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +23,9 @@ from communication.cluster.crew import (
     simulated,
     until,
 )
-from communication.cluster.joined import variables
+from communication.cluster.joined import kept_store, variables
 from communication.cluster.tampering import Tamper, around, at_step, raise_signal
-from communication.cluster.test_cluster_watch import KEEPER, line_of
+from communication.cluster.test_cluster_watch import line_of, started
 from experiments import strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
 from tacit.report.documents.status import STATUS
@@ -158,26 +157,11 @@ while True:
 
 def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp():
     """Also by a program of a user's own, where the error is not caught."""
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
-    assert keeper.stdout is not None
-    port = line_of(keeper)
-    program = subprocess.Popen(
-        [sys.executable, "-c", BOARD],
-        env={**os.environ, **variables(1, 2, int(port))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert line_of(program) == "ready"
-        keeper.kill()
+    with ExitStack() as stack:
+        with kept_store() as port:
+            program = stack.enter_context(started(BOARD, variables(1, 2, port)))
+            assert line_of(program) == "ready"
         _, said = program.communicate(timeout=LIMIT)
-    finally:
-        for process in (keeper, program):
-            process.kill()
-            process.wait(LIMIT)
     assert said.splitlines()[-1].startswith("tacit.errors.PeerError: the rendezvous at ")
     assert said.count("Traceback") == 1
     assert "frame #" not in said
