@@ -49,7 +49,7 @@ def test_its_run_is_planned_made_searched_audited_and_stated(here):
     Path("search.toml").write_text(file.read_text() + search)
     assert tacit("tune", "search.toml", "--out", "search").code == 0
     few = ["--seconds", 0.2, "--canaries", 0, "--repetitions", 200, "--steps", 2]
-    audited = tacit("audit", file, "--json", *few).json
+    audited = tacit("audit", file, "--json", *few, "--set", "train.batch=16").json
     assert (audited["algorithm"], audited["defect"]) == (NAME, False)
 
     # Its folder is read without it, and goes on with it alone.
