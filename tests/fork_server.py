@@ -34,7 +34,7 @@ from forks import forked_process
 
 COUNTED = ("open", "write", "fsync", "replace", "rename", "mkdir", "unlink", "fchmod", "chmod")
 TRANSACTION = ("BEGIN IMMEDIATE", "COMMIT")
-LIMIT = 60.0  # seconds that a process may take
+LIMIT = 200.0  # seconds that a process may take, on a machine that does much else
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ForkServer:
         """`tacit` with these arguments, to its end; see the module."""
         words = [str(argument) for argument in arguments]
         self._ends.send({**request, "arguments": words, "folder": os.getcwd()})
-        assert self._ends.poll(2 * LIMIT), "the server does not answer"
+        assert self._ends.poll(LIMIT + 60.0), "the server does not answer"
         return self._ends.recv()
 
 
