@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from few import few
 from tacit.errors import InputError
 from tacit.gradients import (
     LOSSES,
@@ -417,6 +418,7 @@ def test_views_that_point_alike_add_as_much_as_one():
 # The views themselves.
 
 
+@few(15)
 @given(
     height=st.integers(1, 40), width=st.integers(1, 40), channels=st.integers(1, 3),
     seed=st.integers(0, 2**62),
