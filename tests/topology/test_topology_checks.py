@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from few import few
@@ -90,7 +90,7 @@ def digraph(n):
     return st.builds(lambda edges: graph_of(n, frozenset(edges)), some)
 
 
-@settings(few(50, 150), derandomize=True)
+@few(50, 150)
 @given(st.integers(2, 6).flatmap(lambda n: st.lists(digraph(n), min_size=1, max_size=3)))
 def test_connection_is_that_of_the_closure_of_the_union(graphs):
     n = graphs[0].nodes

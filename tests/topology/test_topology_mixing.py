@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from few import few
@@ -17,7 +17,7 @@ def matrices_of(mixing):
     return [weights.matrix() for weights in mixing.weights]
 
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = few(20, 60)
 
 
 @st.composite
@@ -83,7 +83,6 @@ def test_all_weights_of_a_regular_graph_are_the_same(data, n, weights):
 
 
 @PROPERTY
-@few(15)
 @given(undirected())
 def test_metropolis_weights(graph):
     n = graph.number_of_nodes()
@@ -174,7 +173,7 @@ def test_an_exponential_period_averages_exactly_for_powers_of_two(power):
 
 
 @pytest.mark.slow
-@settings(few(12, 40), derandomize=True)
+@few(12, 40)
 @given(schedule=connected_digraphs(), seed=st.integers(0, 2**16))
 def test_push_sum_converges_to_the_mean(schedule, seed):
     mixing = build_mixing(schedule)
