@@ -243,6 +243,7 @@ def tacit_alone():
 @pytest.mark.parametrize("name", ["privsgp", "adp2-sgd", "dp-fedavg", "privsgp-vr"])
 def test_no_record_outlives_its_run(name, tmp_path):
     """Without a collection of cycles, so that runs one after the other need the memory of one."""
+    on_features.cache_clear()
     changes = experiment(algorithm={"name": name}, **SCATTERED)
     tacit.train(changes, out=tmp_path / "first")
     gc.collect()
