@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +22,9 @@ from communication.cluster.crew import (
     simulated,
     until,
 )
-from communication.cluster.joined import kept_store, variables
+from communication.cluster.joined import variables
 from communication.cluster.tampering import Tamper, around, at_step, raise_signal
-from communication.cluster.test_cluster_watch import line_of, started
+from communication.cluster.test_cluster_watch import kept_elsewhere, line_of, started
 from experiments import strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
 from tacit.report.documents.status import STATUS
@@ -147,7 +146,7 @@ BOARD = """
 import os, tacit
 from tacit.communication.cluster.store import open_board
 port = int(os.environ["MASTER_PORT"])
-board = open_board("127.0.0.1", port, prefix="", keeper="it", opening=60, limit=60)
+board = open_board("127.0.0.1", port, prefix="", keeper="it", opening=110, limit=60)
 print("ready", flush=True)
 while True:
     board.put("a", "b")
@@ -157,10 +156,9 @@ while True:
 
 def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp():
     """Also by a program of a user's own, where the error is not caught."""
-    with ExitStack() as stack:
-        with kept_store() as port:
-            program = stack.enter_context(started(BOARD, variables(1, 2, port)))
-            assert line_of(program) == "ready"
+    with kept_elsewhere() as (keeper, port), started(BOARD, variables(1, 2, port)) as program:
+        assert line_of(program) == "ready"
+        keeper.kill()
         _, said = program.communicate(timeout=LIMIT)
     assert said.splitlines()[-1].startswith("tacit.errors.PeerError: the rendezvous at ")
     assert said.count("Traceback") == 1

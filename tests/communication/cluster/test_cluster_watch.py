@@ -54,6 +54,20 @@ def keep(port):
     time.sleep(2 * LIMIT)
 
 
+@contextmanager
+def kept_elsewhere():
+    """A process that keeps a store, and the store's port."""
+    ends, theirs = multiprocessing.Pipe()
+    keeper = forked_process(keep, theirs, daemon=True)
+    keeper.start()
+    try:
+        assert ends.poll(4 * LIMIT)
+        yield keeper, ends.recv()
+    finally:
+        keeper.kill()
+        keeper.join(LIMIT)
+
+
 def line_of(process):
     """The next line that a process prints; to load torch takes it long on a busy machine."""
     killer = threading.Timer(4 * LIMIT, process.kill)
@@ -137,18 +151,10 @@ def stopped_and_killed(peer, port):
 
 
 def test_a_rendezvous_that_hangs_is_lost():
-    ends, theirs = multiprocessing.Pipe()
-    keeper = forked_process(keep, theirs, daemon=True)
-    keeper.start()
-    try:
-        assert ends.poll(4 * LIMIT)
-        port = ends.recv()
+    with kept_elsewhere() as (keeper, port):
         ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
         os.kill(keeper.pid, signal.SIGSTOP)
         rendezvous_is_lost(ranks, port)
-    finally:
-        keeper.kill()
-        keeper.join(LIMIT)
 
 
 def test_a_rendezvous_that_ends_is_lost():
