@@ -1,8 +1,8 @@
 """Runs the command line in forked processes, with faults: importing torch takes seconds, once.
 
-Started as a process of its own, which forks before it has any thread: it reads requests from its
-standard input, one JSON object a line, and answers each when the process has ended. A request has
-`arguments` of the command line, and may have
+A process that `forks` makes, with all loaded and without any thread, forks for each request, and
+answers when that process has ended. A request has `arguments` of the command line and the `folder`
+to be in, and may have
 
 - `witness`: a file to which every exchange's step is written before it takes place;
 - `kill_after`: seconds until the process gets SIGKILL;
@@ -18,24 +18,23 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
+import multiprocessing
 import os
 import resource
 import signal
 import sqlite3
 import struct
-import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from forks import load_everything
+from forks import forked_process
 
 COUNTED = ("open", "write", "fsync", "replace", "rename", "mkdir", "unlink", "fchmod", "chmod")
 TRANSACTION = ("BEGIN IMMEDIATE", "COMMIT")
-LIMIT = 60.0  # seconds that a process may take
+LIMIT = 200.0  # seconds that a process may take, on a machine that does much else
 
 
 @dataclass(frozen=True)
@@ -52,28 +51,22 @@ class ForkServer:
     """The server, as tests see it."""
 
     def __enter__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        self._ends, theirs = multiprocessing.Pipe()
+        self._process = forked_process(main, theirs)
+        self._process.start()
+        theirs.close()
         return self
 
     def __exit__(self, kind, error, trace):
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=LIMIT)
+        self._ends.close()
+        self._process.join(LIMIT)
 
     def tacit(self, *arguments, **request):
         """`tacit` with these arguments, to its end; see the module."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request["arguments"] = [str(argument) for argument in arguments]
-        self._process.stdin.write(json.dumps(request, default=str) + "\n")
-        self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
+        words = [str(argument) for argument in arguments]
+        self._ends.send({**request, "arguments": words, "folder": os.getcwd()})
+        assert self._ends.poll(LIMIT + 60.0), "the server does not answer"
+        return self._ends.recv()
 
 
 def exchanged(witness):
@@ -182,6 +175,7 @@ def child(request, count):
     """The command line; the number of writes goes to the descriptor `count`."""
     code, writes = 70, None
     try:
+        os.chdir(request["folder"])
         writes = patch(request)
         from tacit.cli import main as cli
 
@@ -222,14 +216,10 @@ def serve(request):
     return Ended(os.waitstatus_to_exitcode(ended[1]), out, err, int(made or 0))
 
 
-def main():
-    """Load everything once, then serve until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    load_everything()
-    for line in sys.stdin:
-        answers.write(json.dumps(vars(serve(json.loads(line)))) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main()
+def main(requests):
+    """Serve until the other end of the pipe is closed."""
+    try:
+        while True:
+            requests.send(serve(requests.recv()))
+    except EOFError:
+        pass

@@ -75,11 +75,14 @@ KINDS = tuple(
     )
 )
 
+# Of these, some that have little in common, for what is asked of a run whatever it releases.
+SOME = ("[privsgp-vr", "[dpdo", "[dp-madmm-gradient", "[dp-srm", "[do-adp")
+
 
 def _line(text: str) -> Nightly:
     place, parts, stays = (part.strip() for part in text.split(" | "))
     file, _, function = place.partition("::")
-    named = {"ALIKE": ALIKE, "KINDS": KINDS}
+    named = {"ALIKE": ALIKE, "KINDS": KINDS, "SOME": SOME}
     sides: dict[str, tuple[str, ...]] = {"-": (), "+": ()}
     for part in [] if parts == "all" else parts.split("; "):
         sides[part[0]] += named.get(part[1:], (part[1:],))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recursion_runs import context_of, pld
 
+from few import few
 from planning_cases import gaussian_delta
 from tacit.config import load_config
 from tacit.privacy.published import do_adp_noise, do_adp_theorem_delta
@@ -225,7 +226,7 @@ def test_the_world_clips_in_the_norm_that_is_asked_for(clip_norm):
     np.testing.assert_allclose(sum_of(job, at), right, rtol=1e-10, atol=1e-10)
 
 
-@settings(max_examples=25, deadline=None)
+@few(8, 25)
 @given(
     clip_norm=st.sampled_from(NORMS),
     seed=st.integers(0, 1000),

@@ -13,6 +13,7 @@ from recursion_runs import train
 from torch import nn
 
 import tacit
+from few import few
 from tacit.algorithms.noised_moments import BOUND
 from tacit.config import load_config
 from tacit.errors import InputError
@@ -250,7 +251,7 @@ def drawn(loss, seed, size):
     return inputs, labels
 
 
-@settings(max_examples=40, deadline=None)
+@few(12, 40)
 @given(
     seed=st.integers(0, 999),
     size=st.sampled_from([1e-3, 1.0, 50.0]),

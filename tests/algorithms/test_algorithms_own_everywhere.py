@@ -49,7 +49,7 @@ def test_its_run_is_planned_made_searched_audited_and_stated(here):
     Path("search.toml").write_text(file.read_text() + search)
     assert tacit("tune", "search.toml", "--out", "search").code == 0
     few = ["--seconds", 0.2, "--canaries", 0, "--repetitions", 200, "--steps", 2]
-    audited = tacit("audit", file, "--json", *few).json
+    audited = tacit("audit", file, "--json", *few, "--set", "train.batch=16").json
     assert (audited["algorithm"], audited["defect"]) == (NAME, False)
 
     # Its folder is read without it, and goes on with it alone.
@@ -71,13 +71,18 @@ def test_its_run_is_planned_made_searched_audited_and_stated(here):
 
 
 @pytest.mark.process
-def test_other_processes_run_it_too(here):
+def test_processes_of_a_comparison_run_it(here):
+    file = write_experiment(here, algorithm=OWN, train={"steps": 3})
+    compared = tacit("compare", file, "--seeds", 2, "--jobs", 2, "--out", "compared", "--json").json
+    assert [line["algorithm"] for line in compared["lines"]] == [NAME]
+
+
+@pytest.mark.process
+def test_ranks_and_sites_run_it_too(here):
     seeded = {**BUDGET, "noise_seed": 5}
     sections = {"algorithm": OWN, "privacy": seeded, "train": {"steps": 3, "dtype": "float64"}}
     file = write_experiment(here, nodes={"count": 6}, **sections)
     assert tacit("train", file, "--out", "alone", "--quiet").code == 0
-    compared = tacit("compare", file, "--seeds", 2, "--jobs", 2, "--out", "compared", "--json").json
-    assert [line["algorithm"] for line in compared["lines"]] == [NAME]
     words = ("train", file, "--quiet", "--out", here / "launched")
     with crew.crew(here, 2, lambda _: words, homes=[here] * 2) as members:
         assert [member.end().code for member in members] == [0, 0]

@@ -186,7 +186,7 @@ def test_epsilon_is_that_of_its_rounds_composed_by_another_accountant(name, batc
         one = reference.from_gaussian_mechanism(
             std / node.rate if refresh else std / moved,
             sampling_prob=1.0 if refresh else node.rate,
-            value_discretization_interval=1e-4,
+            value_discretization_interval=1e-3,
             use_connect_dots=True,
         )
         whole = one if whole is None else whole.compose(one)

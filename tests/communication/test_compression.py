@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
+from few import few
 from public_masks import public_mask
 from tacit.communication import compression
 from tacit.communication.compression import (
@@ -225,7 +226,7 @@ def test_bernoulli_keeps_each_with_its_probability_independently():
     assert abs(variance / (500 * 0.16) - 1) < 4.5 * math.sqrt(2 / 400)
 
 
-@settings(max_examples=150, deadline=None)
+@few(50, 150)
 @given(
     rows=ROWS,
     keep=KEEPS,

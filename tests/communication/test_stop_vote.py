@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from communication.memory import Board, LateError, MemoryCrew
+from few import few
 from tacit.communication.received import VOTE
 from tacit.communication.stop_vote import StopVote
 from tacit.errors import PeerError
@@ -91,7 +92,7 @@ class Race:
                 free[0].come()  # where it had stopped, it finds the same again, or `go` fails
 
 
-@settings(max_examples=80, deadline=None)
+@few(30, 80)
 @given(
     ranks=st.integers(1, 5),
     first=st.integers(0, 50),
@@ -112,7 +113,7 @@ def test_all_ranks_stop_at_the_same_step(ranks, first, skew, asked, pace, counte
     assert stop >= min(asked_at.values())
 
 
-@settings(max_examples=100, deadline=None)
+@few(40, 100)
 @given(
     ranks=st.integers(1, 4),
     first=st.integers(0, 50),
@@ -133,7 +134,7 @@ def test_ranks_that_come_back_stop_where_the_others_do(
     assert race.stopped[0] is not None
 
 
-@settings(max_examples=30, deadline=None)
+@few(10, 30)
 @given(
     ranks=st.integers(1, 4), skew=st.integers(0, 30), counted=st.booleans(), seed=st.integers(0, 99)
 )

@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from experiments import write_module
+from few import few
 from tacit.errors import InputError, RecordsError
 from tacit.features.maps import WithFeatures, find_features, known_features
 from tacit.features.scattering import Scattering
@@ -208,7 +209,7 @@ def test_scattering_is_of_images(shape):
         find_features("scattering", torch.rand(4, *shape), torch.float32, CPU)
 
 
-@settings(max_examples=20, deadline=None)
+@few(6, 20)
 @given(records=st.integers(1, 70), place=st.integers(0, 69), size=st.floats(-1e30, 1e30))
 def test_another_record_changes_its_own_features_alone(records, place, size):
     """To the bit: what clipped-sums.md assumes of a record's inputs."""

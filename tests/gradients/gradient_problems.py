@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from few import few
 from tacit.gradients import LOSSES, StackedModel, build
 
 Oracle = Callable[..., Any]
 FLOAT64 = torch.float64
+# Of what each of many models is asked, few examples with every change, and more at night.
+FEW = few(8, 25)
 
 
 class OwnNorm(nn.RMSNorm):
@@ -130,3 +133,19 @@ def saturated(inputs, scale, norm="l2"):
         * lengths.sum().item()
         / (0.01 if norm == "automatic" else scale)
     )
+
+
+def whole(value):
+    """A double as a whole number of the smallest one, 2^-1074: sums and products are exact."""
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << 1075 - denominator.bit_length()
+
+
+def assert_moved_at_most(one, other, bound, norm="l2"):
+    """Each row of `[nodes, parameters]` is within the bound of that of the other, exactly."""
+    for left, right in zip(one, other, strict=True):
+        apart = left != right
+        pairs = zip(left[apart].tolist(), right[apart].tolist(), strict=True)
+        moved = [abs(whole(a) - whole(b)) for a, b in pairs]
+        length = sum(moved) ** 2 if norm == "l1" else sum(value * value for value in moved)
+        assert length <= whole(float(bound)) ** 2

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from gradient_problems import EVERY_PATH, FLOAT64, OwnNorm, generator, plain, problem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from few import few
 from tacit.gradients import LOSSES, build
 
 Make = Callable[[], nn.Module]
@@ -134,7 +135,7 @@ def test_masked_slots_contribute_nothing_whatever_they_hold(make, norm):
     assert bool((found.norms[~case.mask] == 0).all())
 
 
-@settings(max_examples=60, deadline=None)
+@few(15, 60)
 @given(
     seed=st.integers(0, 2**31),
     scale=st.floats(-18, 18),

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from few import few
 from tacit import gradients
 from tacit.gradients.contributions import Dense, Outer, Slot
 from tacit.gradients.layers import convolution, processor
@@ -48,7 +49,7 @@ def cases(draw):
     return module(draw, sides), sides
 
 
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 @given(cases(), st.sampled_from(WAYS), st.booleans(), st.booleans(), st.integers(0, 1000))
 def test_forward_and_both_gradients_are_those_of_torch(case, way, channels_last, rectified, seed):
     """By every way, also those of a device, where no loops serve; and of rectified images."""

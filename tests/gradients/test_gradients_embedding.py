@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from gradient_problems import FLOAT64, assert_equal, generator, problem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from few import few
 from tacit.data import StackedData
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
@@ -292,7 +293,7 @@ def test_options_that_gradients_of_records_cannot_have_are_refused(option, kind)
 SIZES = st.integers(1, 4)
 
 
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 @given(SIZES, SIZES, st.integers(1, 9), SIZES, st.integers(1, 5), st.integers(0, 1), st.integers())
 def test_looked_up_rows_agree_with_the_whole_gradient(nodes, batch, places, size, rows, beta, seed):
     draws = generator(seed % 2**31)
@@ -332,7 +333,7 @@ def test_looked_up_rows_agree_with_the_whole_gradient(nodes, batch, places, size
         assert torch.equal(total[:, -1:], before[:, -1:])
 
 
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 @given(st.integers(0, 2**31), st.floats(-6, 6), st.floats(0, 8), st.sampled_from(["l2", "l1"]))
 def test_places_that_cancel_do_not_break_the_bound_in_float32(seed, clip, size, norm):
     """Many places of few rows, whose large gradients add up to small ones."""

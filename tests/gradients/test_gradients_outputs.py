@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -74,6 +75,11 @@ def run(model, *, task=None, **given):
     return tacit.train(config, model=model, nodes=records(), test=records()[0], **given)
 
 
+@cache
+def of_tensors(normalise):
+    return run(Network("tensor", normalise))
+
+
 @pytest.mark.parametrize("normalise", [nn.LayerNorm, OwnNorm], ids=["taps", "functional"])
 @pytest.mark.parametrize(
     ("returns", "output"),
@@ -88,7 +94,7 @@ def run(model, *, task=None, **given):
     ],
 )
 def test_training_is_that_of_the_prediction_alone(returns, output, normalise):
-    right = run(Network("tensor", normalise))
+    right = of_tensors(normalise)
     found = run(Network(returns, normalise), output=output)
     assert found.parameters.equal(right.parameters)
     assert found.test_accuracy == right.test_accuracy

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from gradient_problems import FEW, assert_moved_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_gradients_sensitivity import (
@@ -14,7 +15,6 @@ from test_gradients_sensitivity import (
     NODES,
     RECORDS,
     adversarial,
-    assert_moved_at_most,
     built,
 )
 from torch import nn
@@ -26,6 +26,7 @@ from tacit.gradients.precision import check_products, exact_products, passing
 from tacit.gradients.table import GradientTable, clipped_difference
 from tacit.gradients.table_storage import entry_shapes
 
+FEWEST = settings(max_examples=FEW.max_examples // 3)
 FLOAT32, CUDA = torch.float32, torch.device("cuda")
 SIZES = [-44, -20, 0, 4, 12, 18, 19, 30, 38]
 
@@ -39,7 +40,7 @@ def batch_of(name, seed):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=5, deadline=None)
+@FEWEST
 @given(
     seed=st.integers(0, 2**31), size=st.sampled_from(SIZES), kind=st.integers(0, 5), clip=st.just(1)
 )
@@ -69,7 +70,7 @@ def test_what_a_record_gives_is_the_same_to_the_bit_whoever_else_is_there(
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "dropout" not in name])
-@settings(max_examples=5, deadline=None)
+@FEWEST
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from(SIZES),
@@ -89,11 +90,11 @@ def test_a_record_moves_differences_by_their_bound_at_most(name, seed, size, kin
         every = torch.full((NODES,), RECORDS)
         batch = changed, targets, mask
         sums.append(clipped_difference(model, shapes, points, batch, clip, bound, every).total)
-    assert_moved_at_most(*sums, 2 * clip if bound is None else bound, "l2")
+    assert_moved_at_most(*sums, 2 * clip if bound is None else bound)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "dropout" not in name])
-@settings(max_examples=4, deadline=None)
+@FEWEST
 @given(seed=st.integers(0, 2**31), size=st.sampled_from(SIZES), kind=st.integers(0, 4))
 def test_a_record_moves_the_total_of_a_table_by_the_bound_at_most(name, seed, size, kind):
     model, at = built(name, FLOAT32, precision="bf16")
@@ -109,21 +110,21 @@ def test_a_record_moves_the_total_of_a_table_by_the_bound_at_most(name, seed, si
         every = torch.arange(RECORDS).expand(NODES, -1)
         table.replace(at + 0.1, every, mask, 0.7, None)
         totals.append(table.total())
-    assert_moved_at_most(*totals, 0.7, "l2")
+    assert_moved_at_most(*totals, 0.7)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bf16_is_near_float32_and_gives_float32(name):
     inputs, targets, mask, coins, _ = batch_of(name, 1)
     found = []
-    for precision in ("float32", "bf16", "tf32"):
+    for precision in ("float32", "bf16", *(["tf32"] * (name in ("mlp", "functional")))):
         model, at = built(name, FLOAT32, precision=precision)
         found.append(model.gradient(at, inputs, targets, mask, 1.0, coins=coins))
-    right, low, same = found
+    right, low, *same = found
     assert low.total.dtype == low.norms.dtype == low.losses.dtype == FLOAT32
     apart = float((low.total - right.total).norm() / right.total.norm())
     assert 1e-5 < apart < 0.03
-    assert torch.equal(same.total, right.total)  # a processor has no TF32
+    assert all(torch.equal(one.total, right.total) for one in same)  # a processor has no TF32
 
 
 class Cautious(nn.Module):

@@ -14,10 +14,11 @@ from gradient_problems import (
     plain,
     problem,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from few import few
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, build
 
@@ -138,7 +139,7 @@ def test_a_bound_that_bounds_nothing_is_refused(clip):
         case.stacked.gradient(case.parameters, case.inputs, case.targets, case.mask, clip)
 
 
-@settings(max_examples=40, deadline=None)
+@few(15, 40)
 @given(
     seed=st.integers(0, 2**31),
     scale=st.floats(-18, 18),

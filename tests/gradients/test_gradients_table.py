@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from gradient_problems import FEW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -442,7 +443,7 @@ def test_a_gradient_that_turns_infinite_takes_its_entry_away():
     torch.testing.assert_close(back[0], brute.entries[0][0], **EXACT)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * FEW.max_examples)
 @given(
     seed=st.integers(0, 2**31),
     name=st.sampled_from(list(MODELS)),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from gradient_problems import FEW, assert_moved_at_most
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from few import few
 from tacit.errors import InputError
 from tacit.gradients import (
     LOSSES,
@@ -336,17 +337,6 @@ def test_gradients_of_records_one_by_one_have_views_too():
 # The bound.
 
 
-def moved(one, other):
-    """The squared distance of each node's sums, exactly."""
-    return [
-        sum(
-            ((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(left, right, strict=True)),
-            Fraction(),
-        )
-        for left, right in zip(one.tolist(), other.tolist(), strict=True)
-    ]
-
-
 def hostile(records, coins):
     """Views that all but cancel, are huge, or are no numbers: as the record and the coin say."""
     signs = torch.where(coins % 2 == 0, 1.0, -1.0).to(records).view(-1, *(1,) * (records.ndim - 1))
@@ -362,7 +352,7 @@ def spoiling(records, coins):
 
 @pytest.mark.parametrize("dtype", [torch.float32, FLOAT64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("embedding")])
-@settings(max_examples=15, deadline=None)
+@FEW
 @given(
     seed=st.integers(0, 2**31),
     size=st.sampled_from([-44, -20, 0, 4, 8, 15, 19, 30, 38, 150]),
@@ -388,9 +378,9 @@ def test_a_record_moves_the_sum_by_the_bound_at_most(dtype, name, seed, size, cl
         sums.append(model.gradient(at, *batch, clip, coins=coins_of(k=seed % 97)).total)
     assert all(bool(torch.isfinite(total).all()) for total in sums)
     changed, before, without = sums
-    assert max(moved(changed, without)) <= Fraction(clip) ** 2
-    assert max(moved(before, without)) <= Fraction(clip) ** 2
-    assert max(moved(changed, before)) <= Fraction(2 * clip) ** 2
+    assert_moved_at_most(changed, without, clip)
+    assert_moved_at_most(before, without, clip)
+    assert_moved_at_most(changed, before, 2 * clip)
 
 
 def replaced(model, function):
@@ -428,7 +418,7 @@ def test_views_that_point_alike_add_as_much_as_one():
 # The views themselves.
 
 
-@settings(max_examples=60, deadline=None)
+@few(15)
 @given(
     height=st.integers(1, 40), width=st.integers(1, 40), channels=st.integers(1, 3),
     seed=st.integers(0, 2**62),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn import metrics as sklearn_metrics
 
+from few import few
 from tacit.errors import InputError
 from tacit.gradients import LOSSES, loss_from_mean, weighted
 from tacit.models.metrics import (
@@ -69,7 +70,7 @@ def of_many_classes(name, outputs, labels):
 
 @pytest.mark.parametrize("name", LABELS)
 @pytest.mark.parametrize("writing", ["two outputs", "one output", "column", "signs"])
-@settings(max_examples=20)
+@few(6, 20)
 @given(
     values=st.lists(st.sampled_from([-3.0, -0.5, 0.25, 0.5, 2.0, 9.0]), min_size=6, max_size=30),
     seed=st.integers(0, 1000),
@@ -91,7 +92,7 @@ def test_scores_of_two_classes_are_scikit_learns(name, writing, values, seed):
 
 
 @pytest.mark.parametrize("name", LABELS)
-@settings(max_examples=20)
+@few(6, 20)
 @given(seed=st.integers(0, 1000), classes=st.integers(3, 6))
 def test_scores_of_many_classes_are_scikit_learns(name, seed, classes):
     draw = np.random.default_rng(seed)

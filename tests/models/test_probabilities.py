@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.calibration import calibration_curve
 
+from few import few
 from tacit.models.probabilities import (
     brier,
     calibration,
@@ -61,6 +62,7 @@ def newton(odds, labels):
     return fit
 
 
+@few(12)
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-6, 0.1, 1.0, 30.0, 1e30]))
 def test_the_slope_is_that_of_a_logistic_regression_without_penalty(seed, scale):
     draw = np.random.default_rng(seed)

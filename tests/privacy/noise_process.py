@@ -1,11 +1,6 @@
-"""A process that hosts some nodes: prints what they draw, as digests.
-
-Called as `noise_process.py SEED THREADS NODE...`.
-"""
+"""A process that hosts some nodes: what they draw, as digests."""
 
 import hashlib
-import json
-import sys
 
 import torch
 
@@ -33,7 +28,7 @@ def digests(keys, nodes):
     return digests
 
 
-if __name__ == "__main__":
-    seed, threads, *nodes = map(int, sys.argv[1:])
+def send(pipe, seed, threads, nodes):
+    """The digests of nodes that a process draws on so many threads."""
     torch.set_num_threads(threads)
-    print(json.dumps(digests(seeded_keys(seed, nodes), nodes)))
+    pipe.send(digests(seeded_keys(seed, nodes), nodes))

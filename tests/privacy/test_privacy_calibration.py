@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 
+from few import few
 from tacit import privacy
 from tacit.errors import BudgetError, InputError
 from tacit.privacy import REPLACE_ONE, FixedBatchGaussian, Gaussian, SampledGaussian
@@ -92,7 +93,7 @@ def test_a_tolerance_is_kept():
     )
 
 
-@settings(max_examples=20)
+@few(6, 20)
 @given(epsilon=st.floats(0.3, 8.0), seed=st.integers(0, 2**32 - 1))
 def test_the_last_bits_of_a_cost_decide_nothing(epsilon, seed):
     """They depend on the machine, and on how many threads add: the noise must not."""
@@ -140,7 +141,7 @@ def test_an_unreachable_budget_is_said_so():
 # The search by itself, on falling costs of every shape.
 
 
-@settings(max_examples=200, deadline=None)
+@few(50, 200)
 @given(
     pieces=st.lists(
         st.tuples(st.floats(1e-4, 1e6), st.floats(0.05, 6)),

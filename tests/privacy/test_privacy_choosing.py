@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from few import few
 from tacit import privacy
 from tacit.errors import InputError
 from tacit.privacy import (
@@ -110,7 +111,7 @@ def tilted(weights):
     return values / values.sum()
 
 
-@settings(max_examples=15, deadline=None)
+@few(5, 15)
 @given(
     p=st.lists(st.floats(1e-4, 1.0), min_size=4, max_size=4),
     q=st.lists(st.floats(1e-4, 1.0), min_size=4, max_size=4),

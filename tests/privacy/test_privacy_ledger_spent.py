@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from few import few
 from tacit import privacy
 from tacit.privacy import (
     ClientSampling,
@@ -34,7 +35,7 @@ gaussians = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@few(5, 15)
 @given(st.lists(gaussians, min_size=1, max_size=3))
 def test_the_dominating_mechanism_costs_no_less(nodes):
     whole = dominating(nodes)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
@@ -207,7 +208,7 @@ def test_rates():
     assert m.FixedBatchGaussian(3, 12, 1.0).rate == 0.25
 
 
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=20), st.randoms())
 def test_levels_count_the_steps_in_any_order(multipliers, random):
     shuffled = list(multipliers)

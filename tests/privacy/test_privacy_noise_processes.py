@@ -1,10 +1,7 @@
 """Draws depend on node, purpose and position only: not on processes, sessions or earlier draws."""
 
-import json
-import subprocess
-import sys
+import multiprocessing
 from itertools import combinations
-from pathlib import Path
 
 import noise_process
 import pytest
@@ -12,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forks import forked_process
 from tacit.privacy.noise.draws import (
     BLOCK_BYTES,
     fresh_keys,
@@ -23,24 +21,20 @@ from tacit.privacy.noise.gaussian import add_normal
 
 NODES = 6
 SEED = 91
-SCRIPT = Path(__file__).with_name("noise_process.py")
 
 
 @pytest.mark.process
 def test_one_process_and_three_draw_the_same_bytes():
     # The second draws its nodes in another order, the third is alone; threads differ too.
-    shares = [("1", [0, 1, 2]), ("2", [4, 3]), ("1", [5])]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(SEED), threads, *map(str, nodes)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for threads, nodes in shares
-    ]
-    answers = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    apart = {key: value for answer in answers for key, value in json.loads(answer).items()}
+    answers = []
+    for threads, nodes in ((1, [0, 1, 2]), (2, [4, 3]), (1, [5])):
+        ours, theirs = multiprocessing.Pipe()
+        process = forked_process(noise_process.send, theirs, SEED, threads, nodes)
+        process.start()
+        assert ours.poll(240)
+        answers.append(ours.recv())
+        process.join(240)
+    apart = {key: value for answer in answers for key, value in answer.items()}
     together = noise_process.digests(seeded_keys(SEED, range(NODES)), list(range(NODES)))
     assert apart == together
     assert len(set(together.values())) == NODES * noise_process.STEPS

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from privacy_oracles import Pair, compose, gaussian_epsilon_exact
 from scipy.stats import binom, hypergeom, norm
 
+from few import few
 from tacit import privacy
 from tacit.errors import InputError
 from tacit.privacy.accounting import persons
@@ -71,7 +72,7 @@ def test_more_rows_lose_more(mechanism):
         assert upper < more_upper
 
 
-@settings(max_examples=40, deadline=None)
+@few(12, 40)
 @given(
     noise=st.floats(0.5, 50.0),
     steps=st.integers(1, 100),
@@ -151,7 +152,7 @@ def test_another_accountant_says_the_same_of_private_state():
     assert 0.95 * other < upper < other * 1.001
 
 
-@settings(max_examples=8, deadline=None)
+@few(3, 8)
 @given(
     rate=st.sampled_from([0.02, 0.3, 0.9]),
     noise=st.floats(0.8, 6.0),
@@ -249,7 +250,7 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@few(12, 40)
 @given(parts=NODES, nodes=st.integers(1, 6), rows=st.integers(1, 3))
 def test_the_worst_nodes_are_the_worst_of_all(parts, nodes, rows):
     each = [privacy.for_a_unit(part, rows) for part in parts]

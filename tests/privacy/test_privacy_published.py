@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import gaussian_epsilon_exact, gaussian_profile_exact
 
+from few import few
 from tacit.privacy.published import DYN_D2P, DYN_GENERAL, PRIVSGP, ClaimedRun
 
 FORMULAS = [PRIVSGP, DYN_D2P, DYN_GENERAL]
@@ -82,7 +83,7 @@ def test_dyn_d2p_inverts_its_constant_schedule(epsilon, steps):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@few(8, 30)
 @given(
     mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40),
     records=st.integers(50, 5000),

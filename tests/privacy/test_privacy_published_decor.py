@@ -6,9 +6,10 @@ from pathlib import Path
 
 import mpmath as mp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
 from tacit.privacy.published import (
@@ -50,7 +51,7 @@ def test_the_accountant_prints_what_its_authors_printed(own, pair, printed):
     assert DECOR.epsilon(DecorRun(multiplier, 1, 64, 3750, 1e-9)) == DECOR.epsilon(run)
 
 
-@settings(max_examples=8, deadline=None)
+@few(3, 8)
 @given(claimed=st.floats(0.001, 10), steps=st.integers(1, 10_000), records=st.integers(65, 100_000))
 def test_noise_and_epsilon_are_inverse(claimed, steps, records):
     for formula in (DECOR, DECOR_USER):

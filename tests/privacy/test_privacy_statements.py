@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
@@ -48,7 +49,7 @@ ANY = st.tuples(RELATIONS, st.sampled_from(["record", "client"])).flatmap(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@few(20, 80)
 @given(ANY)
 def test_statements_survive_json(mechanism):
     statement = to_statement(mechanism)

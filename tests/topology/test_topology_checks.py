@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from mixings import weights_of
 from tacit.errors import InputError
 from tacit.topology.checks import (
@@ -89,7 +90,7 @@ def digraph(n):
     return st.builds(lambda edges: graph_of(n, frozenset(edges)), some)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@few(50, 150)
 @given(st.integers(2, 6).flatmap(lambda n: st.lists(digraph(n), min_size=1, max_size=3)))
 def test_connection_is_that_of_the_closure_of_the_union(graphs):
     n = graphs[0].nodes

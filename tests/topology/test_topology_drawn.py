@@ -6,11 +6,12 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tacit
 from experiments import experiment
+from few import few
 from tacit.config import load_config, to_toml
 from tacit.errors import InputError
 from tacit.topology.checks import check_doubly_stochastic, check_strongly_connected, contraction
@@ -19,7 +20,7 @@ from tacit.topology.mixing import build_mixing
 from tacit.topology.own import build_schedule
 from tacit.training.planner import build_plan
 
-PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
+PROPERTY = few(13, 40)
 
 
 def undirected(graph):

@@ -10,9 +10,10 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.topology import graphs, own
 from tacit.topology.graphs import (
@@ -28,7 +29,7 @@ from tacit.topology.graphs import (
 )
 from tacit.topology.own import build_schedule
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = few(20, 60)
 Write = Callable[[str | bytes], Path]
 
 

@@ -3,9 +3,10 @@
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from tacit.errors import InputError
 from tacit.topology.graphs import GRAPHS, GraphSchedule, graph_of
 from tacit.topology.mixing import WEIGHTS, build_mixing
@@ -16,7 +17,7 @@ def matrices_of(mixing):
     return [weights.matrix() for weights in mixing.weights]
 
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = few(20, 60)
 
 
 @st.composite
@@ -172,7 +173,7 @@ def test_an_exponential_period_averages_exactly_for_powers_of_two(power):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
+@few(12, 40)
 @given(schedule=connected_digraphs(), seed=st.integers(0, 2**16))
 def test_push_sum_converges_to_the_mean(schedule, seed):
     mixing = build_mixing(schedule)

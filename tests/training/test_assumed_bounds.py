@@ -121,7 +121,7 @@ def test_an_audit_shows_what_the_claim_hides():
             train={"steps": 20, "batch": "all"},
         )
     )
-    report = audit(config, options=AuditOptions(repetitions=400, canaries=100, seconds=1.0))
+    report = audit(config, options=AuditOptions(repetitions=400, canaries=100, seconds=0.3))
     assert report.certified_epsilon == math.inf
     assert report.claimed_epsilon is not None
     assert max(attack.epsilon for attack in report.attacks) > report.claimed_epsilon

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from few import few
 from tacit.errors import FormatError, InputError
 from tacit.training.run_folder.checkpoint import (
     Checkpoint,
@@ -97,7 +98,7 @@ def test_a_shortened_checkpoint_is_refused(tmp_path, length):
 
 
 @given(st.data())
-@settings(max_examples=300)
+@few(80, 300)
 def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("checkpoints")
     path, written = write(folder, checkpoint(3)), checkpoint(3)

@@ -14,6 +14,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from algorithms.battery_table import rate
+from few import few
 from mixings import weights_of
 from planning_cases import DELTA, STEPS, epsilons
 from tacit.algorithms import ALGORITHMS, Activity
@@ -167,7 +168,7 @@ def expected_weights(matrix, gone):
     k=st.integers(0, 40),
     away=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 20)), max_size=3),
 )
-@settings(max_examples=200, deadline=None)
+@few(50, 200)
 def test_weights_keep_every_nodes_mass(graph, nodes, drop, k, away):
     mixing = mixing_of(graph, nodes)
     down = [(node, first, first + length) for node, first, length in away]

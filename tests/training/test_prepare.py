@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments import experiment, write_experiment, write_module
+from fork_server import ForkServer
 from tacit.communication.peers import Peers, PeerState
 from tacit.communication.received import Experiment
 from tacit.config import load_config
@@ -237,7 +236,8 @@ def test_the_command_line_says_it_in_one_line(tmp_path, monkeypatch):
         """,
     )
     file = write_experiment(tmp_path, task={"dataset": f"{module}:load", "outputs": 10})
-    command = [sys.executable, "-m", "tacit", "plan", str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
-    (said,) = [line for line in ended.stderr.splitlines() if "public test records" in line]
+    with ForkServer() as server:
+        ended = server.tacit("plan", file)
+    assert ended.code == 0
+    (said,) = [line for line in ended.err.splitlines() if "public test records" in line]
     assert said.startswith("warning: 200 of the 200 public test records")

@@ -14,6 +14,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from few import few
 from tacit import gradients
 from tacit.data import Dataset
 from tacit.errors import InputError
@@ -140,6 +141,7 @@ def test_counts_give_back_the_law_that_they_are_of(slope, intercept, deviation):
     assert np.square(predicted - labels).mean() <= labels.mean() * (1 - labels.mean())
 
 
+@few(12)
 @given(
     counts=st.lists(st.floats(-1e4, 1e4), min_size=20, max_size=20),
     scale=st.sampled_from([0.0, 1e-6, 1.0, 1e6]),

@@ -36,6 +36,7 @@ from experiments import (
     write_experiment,
     write_module,
 )
+from fork_server import ForkServer
 from tacit import train
 from tacit.callbacks import Callback
 from tacit.communication.peers import Peers
@@ -1007,7 +1008,7 @@ def on_ledgers(run):
 
 
 def test_kills_and_runs_on_one_budget(long, tmp_path):
-    """Real processes: killed, resumed, refused while another runs, and refused for good."""
+    """Killed, resumed, refused while another runs, and refused for good."""
     ledgers, run, steps = tmp_path / "ledgers", tmp_path / "run", 1000
     file = tmp_path / "private.toml"
     seeded = long.file.read_text()
@@ -1019,12 +1020,10 @@ def test_kills_and_runs_on_one_budget(long, tmp_path):
     moments = random.Random(5)
     for session in range(2):
         more = ["--resume"] * bool(session)
-        process = start_tacit("train", file, "--out", run, *sets[:-1], *more)
-        first_progress(process)
-        time.sleep(moments.uniform(0.0, 0.05))
-        process.kill()
-        process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL
+        with ForkServer() as server:  # killed at a write, some checkpoints after its first step
+            number = moments.randint(100, 300)
+            kill = server.tacit("train", file, "--out", run, *sets, *more, fault=["kill", number])
+        assert kill.code == -signal.SIGKILL
         (reserved,) = on_ledgers(ledgers)
         assert reserved >= charged(run)
         assert reserved

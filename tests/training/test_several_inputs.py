@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -105,11 +106,16 @@ def trained(nodes, module, test=None, **changes):
         return tacit.train(experiment, model=module(), nodes=nodes, test=test)
 
 
+@cache
+def of_dictionaries():
+    return trained(parts("dictionary"), Beside, FORMS["dictionary"](list(range(24))))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_the_same_run_and_the_model_takes_what_was_given(form):
     everyone = list(range(24))
     result = trained(parts(form), Beside, FORMS[form](everyone))
-    right = trained(parts("dictionary"), Beside, FORMS["dictionary"](everyone))
+    right = of_dictionaries()
     assert result.job.model.path == "taps"
     assert torch.allclose(result.parameters, right.parameters, atol=1e-6)
     made = result.model("consensus")(**named(everyone))

@@ -20,8 +20,10 @@ from scipy.stats import norm
 from torch import Tensor
 
 import tacit
-from experiments import experiment, wait_tacit
+from communication.cluster.crew import train
+from experiments import experiment
 from experiments import tacit as command
+from few import few
 from tacit.analysis.ledger_report import ledger_document
 from tacit.config import load_config
 from tacit.data import Dataset, load
@@ -266,9 +268,7 @@ def test_whole_clients_have_sources_of_their_own(tmp_path, monkeypatch):
 # Many runs: nobody pays more than their budgets allow.
 
 
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(few(2, 5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(
@@ -319,8 +319,8 @@ def test_processes_of_a_run_draw_on_one_folder_and_each_books_its_own(tmp_path):
     tacit.train(split(tmp_path, 0.5, nodes=2))
     file = split(tmp_path, 0.5, nodes=4)
     path = write(tmp_path / "four.toml", file)
-    launched = wait_tacit("launch", path, "--processes", 2, "--out", tmp_path / "run", "--quiet")
-    assert (launched.code, launched.err) == (0, "")
+    launched = train(tmp_path, path, tmp_path / "run", 2)
+    assert [(answer.code, answer.err) for answer in launched] == [(0, "")] * 2
     document = ledger_document(tmp_path / "ledgers")
     (row,) = document.nodes
     assert [release.node for release in row.releases] == [0, 1, 0, 1, 2, 3]

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import experiment
+from few import few
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.federated import server_start
 from tacit.communication.peers import SessionMemory
@@ -81,7 +82,7 @@ def times_charged(ledger, node=0):
     others=st.tuples(*[st.lists(st.integers(64, 5000), min_size=2, max_size=2)] * 2),
     epsilon=st.sampled_from([0.5, 3.0]),
 )
-@settings(max_examples=5, deadline=None)
+@few(2, 5)
 def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it(others, epsilon):
     changed = experiment(
         nodes={"count": 3},
@@ -163,7 +164,7 @@ BEGINS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-@settings(max_examples=40)
+@few(12, 40)
 @given(
     blocks=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=3),
     first=st.integers(1, STEPS - 1),

@@ -6,9 +6,7 @@ Whoever has ended the run is done and waits for nobody, and nobody is waited for
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from communication.cluster.crew import (
 )
 from communication.cluster.joined import variables
 from communication.cluster.tampering import Tamper, around, at_step, raise_signal
-from communication.cluster.test_cluster_watch import KEEPER, line_of
+from communication.cluster.test_cluster_watch import kept_elsewhere, line_of, started
 from experiments import strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
 from tacit.report.documents.status import STATUS
@@ -148,7 +146,7 @@ BOARD = """
 import os, tacit
 from tacit.communication.cluster.store import open_board
 port = int(os.environ["MASTER_PORT"])
-board = open_board("127.0.0.1", port, prefix="", keeper="it", opening=60, limit=60)
+board = open_board("127.0.0.1", port, prefix="", keeper="it", opening=110, limit=60)
 print("ready", flush=True)
 while True:
     board.put("a", "b")
@@ -158,26 +156,10 @@ while True:
 
 def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp():
     """Also by a program of a user's own, where the error is not caught."""
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
-    assert keeper.stdout is not None
-    port = line_of(keeper)
-    program = subprocess.Popen(
-        [sys.executable, "-c", BOARD],
-        env={**os.environ, **variables(1, 2, int(port))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with kept_elsewhere() as (keeper, port), started(BOARD, variables(1, 2, port)) as program:
         assert line_of(program) == "ready"
         keeper.kill()
         _, said = program.communicate(timeout=LIMIT)
-    finally:
-        for process in (keeper, program):
-            process.kill()
-            process.wait(LIMIT)
     assert said.splitlines()[-1].startswith("tacit.errors.PeerError: the rendezvous at ")
     assert said.count("Traceback") == 1
     assert "frame #" not in said

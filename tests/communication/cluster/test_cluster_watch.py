@@ -3,16 +3,21 @@
 Real processes where a process must die: all are started at once, as loading torch takes them long.
 """
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 from joined import LIMIT, at_once, clusters, kept_store, until, variables
 
+from forks import forked_process
 from tacit.communication.cluster.rendezvous import connect
+from tacit.communication.cluster.store import host_store
 from tacit.communication.cluster.watch import beat_of, silence_of
 from tacit.communication.received import STEP
 from tacit.errors import PeerError, TacitError
@@ -40,27 +45,32 @@ for run in ("stopped", "killed"):
         time.sleep(0.01)
     cluster.close()
 """
-KEEPER = """
-import time
-from tacit.communication.cluster.store import host_store
-server = host_store("127.0.0.1", 0, 30.0)
-print(server.port, flush=True)
-time.sleep(60)
-"""
 
 
-def start(code, environment):
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def keep(port):
+    """Keep a store, and say where it is."""
+    server = host_store("127.0.0.1", 0, LIMIT)
+    port.send(server.port)
+    time.sleep(2 * LIMIT)
+
+
+@contextmanager
+def kept_elsewhere():
+    """A process that keeps a store, and the store's port."""
+    ends, theirs = multiprocessing.Pipe()
+    keeper = forked_process(keep, theirs, daemon=True)
+    keeper.start()
+    try:
+        assert ends.poll(4 * LIMIT)
+        yield keeper, ends.recv()
+    finally:
+        keeper.kill()
+        keeper.join(LIMIT)
 
 
 def line_of(process):
-    """The next line that a process prints, within the limit."""
-    killer = threading.Timer(LIMIT, process.kill)
+    """The next line that a process prints; to load torch takes it long on a busy machine."""
+    killer = threading.Timer(4 * LIMIT, process.kill)
     killer.start()
     try:
         assert process.stdout is not None
@@ -69,42 +79,37 @@ def line_of(process):
         killer.cancel()
 
 
-class Started:
-    """Processes that the tests of this file hurt, and the port of a store that stays."""
-
-    def __init__(self, port):
-        self.port = port
-        self.peer = start(PEER, {**variables(2, 3, port), "TIMEOUT": str(TIMEOUT)})
-        self.keeper = start(KEEPER, {})
-
-    def join(self, run):
-        """Ranks 0 and 1 of a run whose rank 2 is the peer."""
-
-        def one(rank):
-            environment = variables(rank, 3, self.port, TORCHELASTIC_RUN_ID=run)
-            return connect(environment, timeout=TIMEOUT, start_up=60.0)
-
-        ranks = at_once(one, range(2))
-        for cluster in ranks:
-            cluster.hosts = HOSTS
-        assert line_of(self.peer) == "ready"
-        # Its heartbeat has told them where it is.
-        until(lambda: all(cluster._watch.seen[2].heartbeat.step == 7 for cluster in ranks))
-        return ranks
+@contextmanager
+def started(code, environment):
+    """A process of a program."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=LIMIT)
 
 
-@pytest.fixture(scope="module")
-def started():
-    with kept_store() as port:
-        processes = Started(port)
-        try:
-            yield processes
-        finally:
-            for process in (processes.peer, processes.keeper):
-                process.kill()
-                process.wait(LIMIT)
-                assert process.stdout is not None
-                process.stdout.close()
+def joined(peer, port, run):
+    """Ranks 0 and 1 of a run whose rank 2 is the peer."""
+
+    def one(rank):
+        environment = variables(rank, 3, port, TORCHELASTIC_RUN_ID=run)
+        return connect(environment, timeout=TIMEOUT, start_up=60.0)
+
+    ranks = at_once(one, range(2))
+    for cluster in ranks:
+        cluster.hosts = HOSTS
+    assert line_of(peer) == "ready"
+    # Its heartbeat has told them where it is.
+    until(lambda: all(cluster._watch.seen[2].heartbeat.step == 7 for cluster in ranks))
+    return ranks
 
 
 def failure(cluster):
@@ -115,20 +120,27 @@ def failure(cluster):
     return None
 
 
-def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started):
-    ranks = started.join("stopped")
-    started.peer.send_signal(signal.SIGSTOP)
+def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all():
+    with kept_store() as port:
+        environment = {**variables(2, 3, port), "TIMEOUT": str(TIMEOUT)}
+        with started(PEER, environment) as peer:
+            stopped_and_killed(peer, port)
+
+
+def stopped_and_killed(peer, port):
+    ranks = joined(peer, port, "stopped")
+    peer.send_signal(signal.SIGSTOP)
     until(lambda: all(failure(cluster) for cluster in ranks))
     lines = {str(failure(cluster)) for cluster in ranks}
     assert len(lines) == 1
     line = lines.pop()
     assert line.startswith("rank 2 (node 5) was lost, last seen at step 7: it has given no")
-    started.peer.send_signal(signal.SIGCONT)
-    assert line_of(started.peer) == line  # it wakes, and learns that it was given up
+    peer.send_signal(signal.SIGCONT)
+    assert line_of(peer) == line  # it wakes, and learns that it was given up
     close(ranks)
 
-    ranks = started.join("killed")
-    started.peer.kill()
+    ranks = joined(peer, port, "killed")
+    peer.kill()
     until(lambda: all(cluster._watch.seen[2].missed >= 2 for cluster in ranks))
     errors = at_once(lambda rank: ranks[rank].diagnose(2, "connection closed"), range(2))
     assert {str(error) for error in errors} == {str(errors[0])}
@@ -138,11 +150,11 @@ def test_a_rank_that_stops_and_then_one_that_dies_is_named_by_all(started):
     close(ranks)
 
 
-def test_a_rendezvous_that_hangs_is_lost(started):
-    port = int(line_of(started.keeper))
-    ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
-    started.keeper.send_signal(signal.SIGSTOP)
-    rendezvous_is_lost(ranks, port)
+def test_a_rendezvous_that_hangs_is_lost():
+    with kept_elsewhere() as (keeper, port):
+        ranks = at_once(lambda rank: connect(variables(rank, 2, port), timeout=2.0), range(2))
+        os.kill(keeper.pid, signal.SIGSTOP)
+        rendezvous_is_lost(ranks, port)
 
 
 def test_a_rendezvous_that_ends_is_lost():

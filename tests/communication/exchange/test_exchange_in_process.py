@@ -4,9 +4,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from few import few
 from mixings import weights_of
 from tacit.communication.colours import Public, Released
 from tacit.communication.exchange import InProcessExchange
@@ -89,7 +90,7 @@ def digraph_matrices(draw):
 
 
 @given(matrices=digraph_matrices())
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 def test_random_digraphs(matrices):
     nodes = len(matrices[0])
     exchange = exchange_of(matrices)

@@ -157,9 +157,10 @@ class Consortium:
         """Wait, a limited time, for something that a process does."""
         deadline = time.monotonic() + limit
         while not condition():
-            said = {name: one.said("err")[-300:] for name, one in self.running.items()}
-            assert time.monotonic() < deadline, f"it did not happen: {said}"
-            time.sleep(0.02)
+            if time.monotonic() > deadline:
+                said = {name: one.said("err")[-300:] for name, one in self.running.items()}
+                raise AssertionError(f"it did not happen: {said}")
+            time.sleep(0.05)
 
     def until_step(self, step, *names, run="run"):
         """Wait until some sites have come to a step, or have ended."""

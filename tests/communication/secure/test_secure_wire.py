@@ -22,6 +22,7 @@ from communication.secure.mesh import (
     formed,
     until,
 )
+from few import few
 from tacit.communication.reports import report_of
 from tacit.communication.secure import meeting, pacing, streams
 from tacit.communication.secure import wire as wires
@@ -44,7 +45,7 @@ def quick(monkeypatch):
     sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=30),
     losses=st.sampled_from([0.0, 0.2, 0.5]),
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(few(4, 8), suppress_health_check=list(HealthCheck))
 def test_streams_arrive_whole_in_order_and_once(seed, sizes, losses, tmp_path_factory):
     mesh = Mesh(3, seed, losses)
     expected = [bytes([i]) * size for i, size in enumerate(sizes)]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
 from communication.secure.mesh import LIMIT, Mesh, MortalJournal, facing_puppets, meet, until
+from few import few
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.journal import Journal
 from tacit.communication.secure.wire import Wire
@@ -138,7 +139,7 @@ FUSES = st.lists(st.integers(0, 120), max_size=4)
     every=st.integers(1, 5),
     cuts=st.booleans(),
 )
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(few(4, 10), suppress_health_check=list(HealthCheck))
 def test_whoever_is_killed_whenever_the_run_is_the_undisturbed_one(
     seed, fuses, losses, every, cuts
 ):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from few import few
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.accounting import noised_sums
 from tacit.algorithms.options import Options, constant, step_size
@@ -42,7 +43,7 @@ def test_a_longer_clip_never_allows_for_more_noise(share, factor, beta):
     assert output_noise(share * factor, beta) <= output_noise(share, beta)
 
 
-@settings(max_examples=200, deadline=None)
+@few(50, 200)
 @given(noise=NOISES, norm=NORMS, steps=STEPS, beta=MOMENTA, schedule=SCHEDULES)
 def test_the_path_is_as_long_as_its_steps(noise, norm, steps, beta, schedule):
     found = path(noise, norm, steps, beta, schedule)  # type: ignore[arg-type]
@@ -89,7 +90,7 @@ def test_two_digits(value):
     assert float(f"{rounded(value):.1e}") == rounded(value)
 
 
-@settings(max_examples=200, deadline=None)
+@few(50, 200)
 @given(
     noise=NOISES,
     norm=NORMS,
