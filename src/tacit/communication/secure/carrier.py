@@ -82,7 +82,7 @@ class Carrier:
         self,
         site: Site,
         run: str,
-        receive: Callable[[bytes], None],
+        receive: Callable[[bytes | bytearray], None],
         *,
         timeout: float,
         begins: Callable[[bytes], int] = lambda piece: LARGEST_FRAME,
@@ -301,15 +301,17 @@ class _Way:
         self.publishers, self.urgent = publishers, urgent
         self._subscriber = subscriber
         self._unfinished = unfinished
+        self._leads: dict[int, bool] = {}
 
     def leads_to(self, rank: int) -> bool:
         """Whether a site is known to listen on it."""
-        return _listened(self.publishers[rank])
+        return self._leads.get(rank, False)
 
     def follow(self, lost: Callable[[int], None]) -> None:
-        """Have it told of each site when it does not listen any more."""
+        """Know of each site whether it listens, and tell of it when it does not any more."""
 
         def told(rank: int, status: Any) -> None:
+            self._leads[rank] = status.matching
             if not status.matching:
                 lost(rank)
 
@@ -317,13 +319,15 @@ class _Way:
             publisher.declare_matching_listener(partial(told, rank))
             for rank, publisher in self.publishers.items()
         ]
+        for rank, publisher in self.publishers.items():
+            self._leads.setdefault(rank, _listened(publisher))  # what was told meanwhile is newer
 
     def leads_anywhere(self) -> bool:
         """Whether a relay lets this site in, or another site listens."""
         doors = self.publishers.values() if self._door is None else (self._door,)
         return any(map(_listened, doors))
 
-    def frames(self) -> Iterator[bytes]:
+    def frames(self) -> Iterator[bytes | bytearray]:
         """What comes, until the session is closed."""
         with suppress(zenoh.ZError):
             for sample in self._subscriber:
@@ -370,7 +374,7 @@ class _Unfinished:
         """Bytes of pieces."""
         return sum(map(len, self._pieces))
 
-    def add(self, sample: zenoh.Sample) -> bytes | None:
+    def add(self, sample: zenoh.Sample) -> bytes | bytearray | None:
         """The frame, where this piece was its last."""
         place = b"" if sample.attachment is None else sample.attachment.to_bytes()
         if sample.kind != zenoh.SampleKind.PUT or len(place) != _PLACE.size:
@@ -392,7 +396,7 @@ class _Unfinished:
             self._pieces = pieces
             return None
         self._frame = (-1, 0)
-        return b"".join(pieces)
+        return bytearray().join(pieces)  # its reader may use the memory as it lies
 
 
 def _why_not(site: Site, others: Sequence[Member], timeout: float) -> str:

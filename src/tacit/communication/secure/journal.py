@@ -47,13 +47,15 @@ from tacit.base.private_files import (
     sync_folder,
     write_private,
 )
-from tacit.communication.secure.frames import digest_of
+from tacit.communication.secure.frames import Body, digest_of
 from tacit.errors import InputError
 
 NOTES, RECEIVED, SENT, FACT, UNSENT, STATED = range(6)
 """Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was
 sent, a fact that is known, a message that was sent and not acknowledged, and a fact that this site
 has stated, and states again when it comes to the same place."""
+
+_MESSAGES = (RECEIVED, UNSENT)  # whose bodies are told by their SHA-256, others by the checksum
 
 _RECORD = struct.Struct("<IBIQHQ32s")  # checksum, kind, rank, number, lengths of topic and body
 _FILE = re.compile(r"(snapshot|received|sent)-(\d{8,16})")
@@ -130,7 +132,7 @@ class Record:
     rank: int = 0
     number: int = 0
     topic: str = ""
-    body: bytes = b""
+    body: Body = b""
     digest: bytes = bytes(32)
     place: tuple[Path, int, int] | None = None
 
@@ -145,7 +147,9 @@ class Record:
         rest = _RECORD.pack(
             0, self.kind, self.rank, self.number, len(topic), len(self.body), self.digest
         )[4:]
-        checksum = zlib.crc32(self.body, zlib.crc32(topic, zlib.crc32(rest)))
+        checksum = zlib.crc32(
+            b"" if self.kind in _MESSAGES else self.body, zlib.crc32(rest + topic)
+        )
         return b"".join((checksum.to_bytes(4, "little"), rest, topic, self.body))
 
 
@@ -421,7 +425,10 @@ def _read(path: Path) -> Iterator[tuple[Record, int]]:
             if topic_length + length > size - file.tell():
                 return
             topic, body = file.read(topic_length), file.read(length)
-            if zlib.crc32(body, zlib.crc32(topic, zlib.crc32(head[4:]))) != checksum:
+            message = kind in _MESSAGES
+            if zlib.crc32(b"" if message else body, zlib.crc32(head[4:] + topic)) != checksum or (
+                message and digest_of(body) != digest
+            ):
                 return
             record = Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)
             yield record, file.tell()

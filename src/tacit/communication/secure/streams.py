@@ -300,7 +300,7 @@ class Streams:
         """The streams as they were at a snapshot, with what has come and gone since."""
         for record in held:
             if record.kind == NOTES:
-                notes = _SnapshotNotes.model_validate_json(record.body)
+                notes = _SnapshotNotes.model_validate_json(bytes(record.body))
                 self.notes, self.reached = notes.notes, notes.reached
                 places = zip(self.incoming, notes.due, notes.numbers, strict=True)
                 for rank, due, number in places:
@@ -308,7 +308,7 @@ class Streams:
                     out = self.outgoing[rank]
                     out.number = out.before = out.acknowledged = out.published = number
             elif record.kind == FACT:
-                self.know(record.rank, record.topic, record.body.decode())
+                self.know(record.rank, record.topic, str(record.body, "utf-8"))
             elif record.kind == RECEIVED:
                 self.accept(record)
             elif record.kind == UNSENT:
@@ -330,7 +330,7 @@ class Streams:
     def _take_up(self, record: Record) -> None:
         """What an earlier process has sent or stated, and this one may make again."""
         if record.kind == STATED:
-            self.stated.setdefault(record.topic, record.body.decode())
+            self.stated.setdefault(record.topic, str(record.body, "utf-8"))
             return
         self.reached = max(self.reached, int(record.body or b"-1"))
         if record.number >= (out := self.outgoing[record.rank]).number:
@@ -362,7 +362,7 @@ class Streams:
     def accept(self, record: Record) -> None:
         """Put a message where it is asked for."""
         if record.topic.startswith(FACT_TOPIC):
-            text = self._whole(record).body.decode()
+            text = str(self._whole(record).body, "utf-8")
             self.know(record.rank, record.topic.removeprefix(FACT_TOPIC), text)
             return
         stream = self.incoming[record.rank]
@@ -401,7 +401,7 @@ class Streams:
         if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
             raise RefusedError(f"{name} stated more than sites have to state")
         try:
-            record.body.decode()
+            str(record.body, "utf-8")
         except UnicodeDecodeError:
             raise RefusedError(f"{name} stated a fact that is no text") from None
 
