@@ -70,7 +70,7 @@ from tacit.errors import GoneError, PeerError
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens
-_LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
+_LOOK = 0.1  # seconds between two looks of the keeper: how long an acknowledgement may wait
 _BURST = 2**23  # bytes that are sent again at once
 _FAREWELL = 3.0  # seconds in which a site that is done says so
 _IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
