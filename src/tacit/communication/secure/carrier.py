@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,7 @@ class Carrier:
         thread.start()
 
 
+@dataclass
 class _Way:
     """One session: a publisher for each other site, and what comes for this one.
 
@@ -287,31 +289,23 @@ class _Way:
     by rank; `unfinished` are frames, by the key that their sender puts them to.
     """
 
-    def __init__(
-        self,
-        session: zenoh.Session,
-        door: zenoh.Publisher | None,
-        publishers: dict[int, zenoh.Publisher],
-        urgent: dict[int, zenoh.Publisher],
-        subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]],
-        unfinished: dict[str, _Unfinished],
-    ) -> None:
-        self._session = session
-        self._door = door
-        self.publishers, self.urgent = publishers, urgent
-        self._subscriber = subscriber
-        self._unfinished = unfinished
-        self._leads: dict[int, bool] = {}
+    session: zenoh.Session
+    door: zenoh.Publisher | None
+    publishers: dict[int, zenoh.Publisher]
+    urgent: dict[int, zenoh.Publisher]
+    subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]
+    unfinished: dict[str, _Unfinished]
+    leads: dict[int, bool] = field(default_factory=dict)  # to whom, as far as is known
 
     def leads_to(self, rank: int) -> bool:
         """Whether a site is known to listen on it."""
-        return self._leads.get(rank, False)
+        return self.leads.get(rank, False)
 
     def follow(self, lost: Callable[[int], None]) -> None:
         """Know of each site whether it listens, and tell of it when it does not any more."""
 
         def told(rank: int, status: Any) -> None:
-            self._leads[rank] = status.matching
+            self.leads[rank] = status.matching
             if not status.matching:
                 lost(rank)
 
@@ -320,25 +314,25 @@ class _Way:
             for rank, publisher in self.publishers.items()
         ]
         for rank, publisher in self.publishers.items():
-            self._leads.setdefault(rank, _listened(publisher))  # what was told meanwhile is newer
+            self.leads.setdefault(rank, _listened(publisher))  # what was told meanwhile is newer
 
     def leads_anywhere(self) -> bool:
         """Whether a relay lets this site in, or another site listens."""
-        doors = self.publishers.values() if self._door is None else (self._door,)
+        doors = self.publishers.values() if self.door is None else (self.door,)
         return any(map(_listened, doors))
 
     def frames(self) -> Iterator[bytes | bytearray]:
         """What comes, until the session is closed."""
         with suppress(zenoh.ZError):
-            for sample in self._subscriber:
-                unfinished = self._unfinished.get(str(sample.key_expr))
+            for sample in self.subscriber:
+                unfinished = self.unfinished.get(str(sample.key_expr))
                 frame = None if unfinished is None else unfinished.add(sample)
                 if frame is not None:
                     yield frame
 
     def close(self) -> None:
         with suppress(zenoh.ZError):
-            self._session.close()  # type: ignore[no-untyped-call]
+            self.session.close()  # type: ignore[no-untyped-call]
 
 
 def _listened(publisher: zenoh.Publisher) -> bool:

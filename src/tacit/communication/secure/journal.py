@@ -28,7 +28,6 @@ import secrets
 import struct
 import threading
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -374,46 +373,6 @@ class Journal:
     def _files(self) -> list[tuple[str, int, Path]]:
         found = ((path, _FILE.fullmatch(path.name)) for path in self.folder.iterdir())
         return [(match[1], int(match[2]), path) for path, match in found if match]
-
-
-class Fresh:
-    """Frames that this process has made, and whose digests are not yet in the journal.
-
-    All that were made before a frame have their digests there before it leaves. So what has left
-    is a beginning of what this process made, and one that makes another frame in place of one that
-    did not leave finds nothing that left after it.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._records: deque[Record] = deque()
-
-    def add(self, record: Record) -> None:
-        """One more was made."""
-        self._records.append(record)
-
-    def made(self) -> tuple[Record, ...]:
-        """All of them, in the order in which they were made."""
-        return tuple(self._records)
-
-    def write(self, records: Sequence[Record], reached: int) -> None:
-        """Bring the digests of the first ones, `records` of `made`, to the disk.
-
-        `reached` is the last step that this site has begun.
-        """
-        if records:
-            self._journal.add_sent(
-                Record(
-                    SENT, record.rank, record.number, record.topic, b"%d" % reached, record.digest
-                )
-                for record in records
-            )
-
-    def strike_off(self, records: Sequence[Record]) -> None:
-        """These are on the disk; another thread may have struck some of them off meanwhile."""
-        last = set(map(id, records))
-        while self._records and id(self._records[0]) in last:
-            self._records.popleft()
 
 
 def _read(path: Path) -> Iterator[tuple[Record, int]]:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,19 +32,6 @@ class _SnapshotNotes(BaseModel):
     numbers: tuple[int, ...]
     notes: dict[str, str]
     reached: int
-
-
-class Publisher(Protocol):
-    """What the wire needs of a carrier; see `tacit.communication.secure.carrier.Carrier`."""
-
-    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; whether the engine has taken it."""
-
-    def reaches(self, rank: int) -> bool:
-        """Whether there is a way to a site now."""
-
-    def breaks(self, rank: int) -> int:
-        """How many times a way to a site has been lost."""
 
 
 @dataclass

@@ -31,10 +31,12 @@ import hashlib
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
@@ -56,16 +58,19 @@ from tacit.communication.secure.frames import (
 )
 from tacit.communication.secure.journal import (
     RECEIVED,
+    SENT,
     STATED,
     UNSENT,
-    Fresh,
     Journal,
     Record,
     Session,
 )
 from tacit.communication.secure.meeting import Meeting, given_up, spared
-from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Publisher, Streams, cost
+from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Streams, cost
 from tacit.errors import GoneError, PeerError
+
+if TYPE_CHECKING:
+    from tacit.communication.secure.carrier import Carrier
 
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
@@ -153,7 +158,7 @@ class Wire:
         self._run, self._journal, self._sign = run, journal, sign
         self._unpacked = partial(unpack, run=run, own=own, sites=self.sites, verify=verify)
         self._begun = partial(unpack_head, run=run, own=own, sites=self.sites, verify=verify)
-        self._lets_leave = lets_leave
+        self._lets_leave, self.lets_begin = lets_leave, lets_begin
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
         lock = threading.RLock()
@@ -164,7 +169,8 @@ class Wire:
         self.streams = Streams(own, self.others, journal.whole)
         self._in, self._out = self.streams.incoming, self.streams.outgoing
         self._last: tuple[Body, bytes] = (b"", digest_of(b""))  # that was sent, and its digest
-        self._fresh = Fresh(journal)
+        # Made, in this order, and their digests are not yet on the disk: rule 1 of the proof.
+        self._fresh: deque[Record] = deque()
         self.peers = {rank: PeerView() for rank in self.others}
         where = str(journal.folder)
         self._meeting = Meeting(self.sites, own, self.peers, where, lets_begin, furthest)
@@ -172,25 +178,20 @@ class Wire:
         self._came = self._given = 0  # beats say both; see `Beat`
         self._failure: Exception | None = None
         self._ending = False
-        self._publisher: Publisher | None = None
+        self._carrier: Carrier | None = None
         self._threads: list[threading.Thread] = []
         self.session = journal.take_up(len(self.sites))
         self.returned = self.session.nonces is not None
 
     # The session.
 
-    @property
-    def lets_begin(self) -> bool:
-        """Whether the run can begin without a site, by the settings of this one."""
-        return self._meeting.lets_begin
-
     def _digest(self) -> bytes:
         return _session_digest(self._run, self.session.nonces)
 
-    def start(self, publisher: Publisher, step: int | None = None) -> None:
+    def start(self, carrier: Carrier, step: int | None = None) -> None:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
-        The publisher carries frames; it has been given `receive`, which drops what comes before.
+        The carrier has been given `receive`, which drops what comes before.
         `step` is that of the snapshot; None: there is none. Errors are those of `Journal.load`.
         """
         self.session = self.session.model_copy(update={"starts": self.session.starts + 1})
@@ -201,7 +202,7 @@ class Wire:
         self.left = meeting.left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
-            self._publisher = publisher
+            self._carrier = carrier
         for run in (self._publish_frames, self._keep):
             thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
             thread.name = f"tacit{run.__name__}"
@@ -305,7 +306,7 @@ class Wire:
                 raise meeting.differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
-                self._fresh.add(record)
+                self._fresh.append(record)
             out.hold(record)
             out.number += 1
             out.trim()
@@ -473,9 +474,7 @@ class Wire:
             self._unbegun = False
             self._journal.sync_received()
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
-            made, reached = self._fresh.made(), self.streams.reached
-            self._fresh.write(made, reached)
-            self._fresh.strike_off(made)
+            self._bring_to_disk(tuple(self._fresh), self.streams.reached)
             records = self.streams.records()
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
@@ -529,7 +528,7 @@ class Wire:
                         self._beat_to(rank)
         finally:
             with self._changed, self._disk:
-                self._publisher = None  # nothing is taken any more
+                self._carrier = None  # nothing is taken any more
                 if (session := following(late)) is not None:
                     self._journal.begin_anew(session)
                 elif ended:
@@ -546,7 +545,7 @@ class Wire:
 
     def receive(self, message: bytes | bytearray) -> None:
         """Take a frame from the carrier; one that is refused is counted, and changes nothing."""
-        if self._publisher is None or self._failure is not None:
+        if self._carrier is None or self._failure is not None:
             return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
             frame = self._unpacked(message, largest=self.largest)
@@ -633,7 +632,7 @@ class Wire:
 
     def _is_taken(self, head: Frame, size: int) -> bool:
         """Whether a frame is one that this site takes now, by its head."""
-        if self._publisher is None or self._failure is not None or head.sender in self.left:
+        if self._carrier is None or self._failure is not None or head.sender in self.left:
             return False
         if self.session.nonces is None:
             return False  # the sender has met all already; it sends this again
@@ -697,11 +696,9 @@ class Wire:
                     self._to_send.wait(0.2)
                     continue
                 session = self._digest()
-                made, reached = self._fresh.made(), self.streams.reached
+                made, reached = tuple(self._fresh), self.streams.reached
             with self._disk:
-                self._fresh.write(made, reached)
-            with self._changed:
-                self._fresh.strike_off(made)
+                self._bring_to_disk(made, reached)
             for record in batch:
                 out = self._out[record.rank]
                 if record.number >= out.published:
@@ -717,10 +714,22 @@ class Wire:
                     else:
                         out.published = min(out.published, record.number)
 
+    def _bring_to_disk(self, made: Sequence[Record], reached: int) -> None:
+        """Write the digests of the first messages that are fresh; before any of them leaves.
+
+        `reached` is the last step that this site had begun. Two threads may have seen the same.
+        """
+        step = b"%d" % reached
+        if made:
+            self._journal.add_sent(replace(record, kind=SENT, body=step) for record in made)
+        for record in made:
+            if self._fresh and self._fresh[0] is record:
+                self._fresh.popleft()
+
     def _takes(self, rank: int) -> bool:
         """Whether there is a way to a site, which has met this one: it takes no frame before."""
-        met, publisher = self.session.nonces is not None and self.peers[rank].met, self._publisher
-        return met and publisher is not None and publisher.reaches(rank)
+        met, carrier = self.session.nonces is not None and self.peers[rank].met, self._carrier
+        return met and carrier is not None and carrier.reaches(rank)
 
     def _keep(self) -> None:
         """Bring the journal to the disk, beat, and have what was lost sent again."""
@@ -732,10 +741,10 @@ class Wire:
             if dirty:
                 self._journal.sync_received()
             self.watch()
-            now, under_way, publisher = time.monotonic(), self._under_way(), self._publisher
+            now, under_way, carrier = time.monotonic(), self._under_way(), self._carrier
             for rank in self.others:
                 stream, out = self._in[rank], self._out[rank]
-                breaks = out.breaks if publisher is None else publisher.breaks(rank)
+                breaks = out.breaks if carrier is None else carrier.breaks(rank)
                 with self._changed:
                     stream.on_disk = max(stream.on_disk, due[rank])
                     news = stream.told != stream.on_disk or not self.peers[rank].greeted
@@ -775,12 +784,12 @@ class Wire:
         self._publish(rank, pack(frame, self._run, self._sign), urgent=True)
 
     def _publish(self, rank: int, message: bytes, *, urgent: bool = False) -> bool:
-        publisher = self._publisher
-        if publisher is None:
+        carrier = self._carrier
+        if carrier is None:
             return False  # closed while it was made
         with self._changed:
             self.bytes_sent += len(message)
-        return publisher.publish(rank, message, urgent=urgent)
+        return carrier.publish(rank, message, urgent=urgent)
 
     def _under_way(self) -> int:
         """Bytes that the engine has taken and nobody has acknowledged."""
