@@ -229,7 +229,7 @@ class Mesh:
         self.takers.pop(wire_.own, None)
         journal.dead.set()
         wire_._failure = wire_._failure or RuntimeError("killed")
-        wire_._publisher = None
+        wire_._carrier = None
         wire_._ending = True
         for thread in wire_._threads:
             thread.join(10)

@@ -123,7 +123,7 @@ def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_p
         with flooding(made["relay-0"], key, pieces) as sent:
             options = {"receive": wire.receive, "begins": wire.begins, "moves": wire.moves}
             with ends(made["site-0"], **options) as (end,):
-                wire._publisher = end.carrier
+                wire._carrier = end.carrier
                 awaited(lambda: len(held) > 2000, "the flood")
                 assert sent[0] > 2000
     # Of what is due, as much as south has signed; of the rest, nothing.

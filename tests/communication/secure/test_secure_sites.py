@@ -25,6 +25,7 @@ from tacit.communication.secure.meeting import differs
 from tacit.communication.secure.sites import (
     SiteChannel,
     SiteCluster,
+    _bytes,
     _taken_up,
     session_folder,
     session_lasts,
@@ -62,6 +63,15 @@ def test_an_arrival_has_the_bytes_that_came(tmp_path, size):
         expected = SiteChannel(south, device, LIMIT).receive(0, 1000)  # another size than came
         assert torch.equal(expected(), torch.zeros(3, dtype=torch.uint8))
         assert channel.bytes_sent == size + 3
+
+
+@pytest.mark.parametrize("whole", [bytes, bytearray])
+def test_numbers_that_came_lie_where_they_can_be_read_as_any_dtype(whole):
+    frame = whole(range(64))
+    for at in range(20):
+        came = _bytes(memoryview(frame)[at:])
+        assert came.tolist() == list(range(at, 64))
+        assert came.data_ptr() % 16 == 0
 
 
 # What a site remembers.

@@ -384,7 +384,7 @@ def test_an_error_of_the_carrier_is_raised_where_the_run_asks(tmp_path):
             def publish(self, rank, frame, *, urgent=False):
                 raise RuntimeError("broken")
 
-        wire._publisher = Broken(mesh, 0)
+        wire._carrier = Broken(mesh, 0)
         with pytest.raises(RuntimeError, match="broken"):
             wire.take(1, "exchange", limit=LIMIT)
 

@@ -167,7 +167,7 @@ def dead(mesh, wire):
     mesh.takers.pop(wire.own, None)
     wire._failure = RuntimeError("killed")
     with wire._changed:
-        wire._publisher = None
+        wire._carrier = None
         wire._ending = True
         wire._changed.notify_all()
     for thread in wire._threads:
@@ -224,7 +224,7 @@ def test_nothing_leaves_before_what_was_made_earlier_is_in_the_journal(tmp_path,
                 return taken
 
         with wire._changed:  # both are made before the publisher looks
-            wire._publisher = Slow(mesh, 0)
+            wire._carrier = Slow(mesh, 0)
             wire.send(2, "exchange", bytes(20), limit=LIMIT)  # fills what goes to west at once
             wire.send(2, "exchange", b"x + noise, to west", limit=LIMIT)
             wire.send(1, "exchange", b"x + noise, to south", limit=LIMIT)
@@ -233,7 +233,7 @@ def test_nothing_leaves_before_what_was_made_earlier_is_in_the_journal(tmp_path,
         monkeypatch.setattr(wire._journal, "add_sent", killed)
         wire._failure = RuntimeError("killed")
         with wire._changed:
-            wire._publisher, wire._ending = None, True
+            wire._carrier, wire._ending = None, True
         gate.set()
         dead(mesh, wire)
         assert [frame.body for frame in mesh.sent] == [b"x + noise, to south"]
@@ -252,7 +252,7 @@ def test_what_a_snapshot_holds_is_compared_where_an_earlier_one_is_gone_back_to(
         with wire._changed:  # it is killed before anything leaves
             wire.send(1, "exchange", b"of step 1", limit=LIMIT)
             wire.snapshot(5)
-            wire._publisher, wire._ending = None, True
+            wire._carrier, wire._ending = None, True
         dead(mesh, wire)
         again = returned(mesh, tmp_path, puppets, 5)
         assert set(arrived(puppets[0], 1)) == {b"of step 1"}

@@ -74,17 +74,9 @@ class Cluster(Crew):
         super().__init__(place.rank, [f"rank {rank}" for rank in range(place.processes)])
         self.place, self.timeout, self.start_up = place, timeout, start_up
         self.settings = place.settings
+        watch.hosts = lambda: self.hosts
         self._server = server  # kept alive: with it goes the store
         self._absent: tuple[int, ...] = ()  # who has not yet shared what this rank waits for
-
-    @property
-    def hosts(self) -> Sequence[Sequence[int]]:
-        """See above."""
-        return self._watch.hosts
-
-    @hosts.setter
-    def hosts(self, hosts: Sequence[Sequence[int]]) -> None:
-        self._watch.hosts = hosts
 
     @property
     def to_blame(self) -> float:

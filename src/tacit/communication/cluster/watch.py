@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ class Watch:
 
     Attributes:
         step, waiting: what this rank's heartbeat says; to be set.
-        hosts: of each rank, the nodes that it hosts, for messages; to be set.
+        hosts: gives of each rank the nodes that it hosts, for messages; to be set.
         looks: how many times the others' heartbeats have been read.
     """
 
@@ -93,7 +93,7 @@ class Watch:
     ) -> None:
         self.step = -1
         self.waiting: int | None = None
-        self.hosts: Sequence[Sequence[int]] = ()
+        self.hosts: Callable[[], Sequence[Sequence[int]]] = tuple
         self.seen = [Seen() for _ in range(processes)]
         self.looks = 0
         self.beat, self.silence, self._timeout = beat_of(timeout), silence_of(timeout), timeout
@@ -188,7 +188,7 @@ class Watch:
         step = self.seen[rank].heartbeat.step
         at = f", last seen at step {step}" if step >= 0 else ""
         state = f"was lost{at}: it has given no sign of life for {limit:g} s"
-        return lost(describe_rank(rank, self.hosts), state)
+        return lost(describe_rank(rank, self.hosts()), state)
 
 
 def _heart(rank: int) -> str:

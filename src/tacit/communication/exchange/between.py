@@ -394,13 +394,15 @@ class BetweenProcesses:
         expected = {rank: envelope(rank, nodes) for rank, nodes in sorted(route.receives.items())}
         with self._channel.together():
             arrivals = {rank: self._channel.receive(rank, e.size) for rank, e in expected.items()}
+            made: dict[Nodes, Tensor] = {}  # the same rows are one message, whoever gets them
             for rank, nodes in sorted(route.sends.items()):
-                own = envelope(self._channel.rank, nodes)
-                message = self._channel.envelope(own.size)
-                header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
-                message[:HEADER_BYTES] = header.to(message.device)
-                _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own, coding)
-                self._channel.send(rank, message)
+                if nodes not in made:
+                    own = envelope(self._channel.rank, nodes)
+                    message = made[nodes] = self._channel.envelope(own.size)
+                    header = torch.frombuffer(bytearray(write_header(own)), dtype=torch.uint8)
+                    message[:HEADER_BYTES] = header.to(message.device)
+                    _fill(message[HEADER_BYTES:], values, self._rows(nodes, rows_of), own, coding)
+                self._channel.send(rank, made[nodes])
         self._turn += 1
         return _Post(route, expected, arrivals, coding)
 

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Carrier:
         self,
         site: Site,
         run: str,
-        receive: Callable[[bytes], None],
+        receive: Callable[[bytes | bytearray], None],
         *,
         timeout: float,
         begins: Callable[[bytes], int] = lambda piece: LARGEST_FRAME,
@@ -279,6 +280,7 @@ class Carrier:
         thread.start()
 
 
+@dataclass
 class _Way:
     """One session: a publisher for each other site, and what comes for this one.
 
@@ -287,29 +289,23 @@ class _Way:
     by rank; `unfinished` are frames, by the key that their sender puts them to.
     """
 
-    def __init__(
-        self,
-        session: zenoh.Session,
-        door: zenoh.Publisher | None,
-        publishers: dict[int, zenoh.Publisher],
-        urgent: dict[int, zenoh.Publisher],
-        subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]],
-        unfinished: dict[str, _Unfinished],
-    ) -> None:
-        self._session = session
-        self._door = door
-        self.publishers, self.urgent = publishers, urgent
-        self._subscriber = subscriber
-        self._unfinished = unfinished
+    session: zenoh.Session
+    door: zenoh.Publisher | None
+    publishers: dict[int, zenoh.Publisher]
+    urgent: dict[int, zenoh.Publisher]
+    subscriber: zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]
+    unfinished: dict[str, _Unfinished]
+    leads: dict[int, bool] = field(default_factory=dict)  # to whom, as far as is known
 
     def leads_to(self, rank: int) -> bool:
         """Whether a site is known to listen on it."""
-        return _listened(self.publishers[rank])
+        return self.leads.get(rank, False)
 
     def follow(self, lost: Callable[[int], None]) -> None:
-        """Have it told of each site when it does not listen any more."""
+        """Know of each site whether it listens, and tell of it when it does not any more."""
 
         def told(rank: int, status: Any) -> None:
+            self.leads[rank] = status.matching
             if not status.matching:
                 lost(rank)
 
@@ -317,24 +313,26 @@ class _Way:
             publisher.declare_matching_listener(partial(told, rank))
             for rank, publisher in self.publishers.items()
         ]
+        for rank, publisher in self.publishers.items():
+            self.leads.setdefault(rank, _listened(publisher))  # what was told meanwhile is newer
 
     def leads_anywhere(self) -> bool:
         """Whether a relay lets this site in, or another site listens."""
-        doors = self.publishers.values() if self._door is None else (self._door,)
+        doors = self.publishers.values() if self.door is None else (self.door,)
         return any(map(_listened, doors))
 
-    def frames(self) -> Iterator[bytes]:
+    def frames(self) -> Iterator[bytes | bytearray]:
         """What comes, until the session is closed."""
         with suppress(zenoh.ZError):
-            for sample in self._subscriber:
-                unfinished = self._unfinished.get(str(sample.key_expr))
+            for sample in self.subscriber:
+                unfinished = self.unfinished.get(str(sample.key_expr))
                 frame = None if unfinished is None else unfinished.add(sample)
                 if frame is not None:
                     yield frame
 
     def close(self) -> None:
         with suppress(zenoh.ZError):
-            self._session.close()  # type: ignore[no-untyped-call]
+            self.session.close()  # type: ignore[no-untyped-call]
 
 
 def _listened(publisher: zenoh.Publisher) -> bool:
@@ -370,7 +368,7 @@ class _Unfinished:
         """Bytes of pieces."""
         return sum(map(len, self._pieces))
 
-    def add(self, sample: zenoh.Sample) -> bytes | None:
+    def add(self, sample: zenoh.Sample) -> bytes | bytearray | None:
         """The frame, where this piece was its last."""
         place = b"" if sample.attachment is None else sample.attachment.to_bytes()
         if sample.kind != zenoh.SampleKind.PUT or len(place) != _PLACE.size:
@@ -392,7 +390,7 @@ class _Unfinished:
             self._pieces = pieces
             return None
         self._frame = (-1, 0)
-        return b"".join(pieces)
+        return bytearray().join(pieces)  # its reader may use the memory as it lies
 
 
 def _why_not(site: Site, others: Sequence[Member], timeout: float) -> str:

@@ -31,6 +31,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tacit.errors import PeerError
 
@@ -41,6 +42,9 @@ _HEADER = struct.Struct("<8sIIIHH16s16sQQ32s")
 _SIGNATURE = 64
 LONGEST_HEAD = _HEADER.size + LONGEST_TOPIC + _SIGNATURE  # bytes of a frame beside its body
 _PURPOSE = b"tacit frame 1\x00"  # no signature over anything else begins with it
+
+Body: TypeAlias = bytes | memoryview
+"""Of a frame: one that came in several pieces stays where it lies, and may be written over."""
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[int, bytes, bytes], str | None]
@@ -66,11 +70,11 @@ class Frame:
     session: bytes
     number: int
     topic: str
-    body: bytes
+    body: Body
     digest: bytes
 
 
-def digest_of(body: bytes | memoryview) -> bytes:
+def digest_of(body: Body) -> bytes:
     """SHA-256 of a body."""
     return hashlib.sha256(body).digest()
 
@@ -98,20 +102,27 @@ def pack(frame: Frame, run: bytes, sign: Sign) -> bytes:
 
 
 def unpack(
-    message: bytes, *, run: bytes, own: int, sites: Sequence[str], largest: int, verify: Verify
+    message: bytes | bytearray,
+    *,
+    run: bytes,
+    own: int,
+    sites: Sequence[str],
+    largest: int,
+    verify: Verify,
 ) -> Frame:
     """The frame that some bytes are; arguments and errors are those of `unpack_head`."""
     head, length = unpack_head(
         message, run=run, own=own, sites=sites, largest=largest, verify=verify, whole=True
     )
-    body = message[len(message) - length :]
+    body: Body = message if isinstance(message, bytes) else memoryview(message)
+    body = body[len(message) - length :]
     if digest_of(body) != head.digest:
         raise RefusedError(f"a message in the name of {sites[head.sender]} was changed on its way")
     return replace(head, body=body)
 
 
 def unpack_head(
-    message: bytes,
+    message: bytes | bytearray,
     *,
     run: bytes,
     own: int,
@@ -150,7 +161,7 @@ def unpack_head(
     if not sender < len(sites):
         raise RefusedError(f"a message says that it is of site {sender}; there are {len(sites)}")
     at = _HEADER.size + topic_length
-    signed, signature = message[:at], message[at : at + _SIGNATURE]
+    signed, signature = bytes(message[:at]), bytes(message[at : at + _SIGNATURE])
     reason = verify(sender, signature, _PURPOSE + signed)
     if reason is not None:
         raise RefusedError(f"a message in the name of {sites[sender]} was refused: {reason}")

@@ -28,7 +28,6 @@ import secrets
 import struct
 import threading
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -47,13 +46,15 @@ from tacit.base.private_files import (
     sync_folder,
     write_private,
 )
-from tacit.communication.secure.frames import digest_of
+from tacit.communication.secure.frames import Body, digest_of
 from tacit.errors import InputError
 
 NOTES, RECEIVED, SENT, FACT, UNSENT, STATED = range(6)
 """Kinds of records: notes of a snapshot (JSON), a message that came, the digest of one that was
 sent, a fact that is known, a message that was sent and not acknowledged, and a fact that this site
 has stated, and states again when it comes to the same place."""
+
+_MESSAGES = (RECEIVED, UNSENT)  # whose bodies are told by their SHA-256, others by the checksum
 
 _RECORD = struct.Struct("<IBIQHQ32s")  # checksum, kind, rank, number, lengths of topic and body
 _FILE = re.compile(r"(snapshot|received|sent)-(\d{8,16})")
@@ -130,7 +131,7 @@ class Record:
     rank: int = 0
     number: int = 0
     topic: str = ""
-    body: bytes = b""
+    body: Body = b""
     digest: bytes = bytes(32)
     place: tuple[Path, int, int] | None = None
 
@@ -145,7 +146,9 @@ class Record:
         rest = _RECORD.pack(
             0, self.kind, self.rank, self.number, len(topic), len(self.body), self.digest
         )[4:]
-        checksum = zlib.crc32(self.body, zlib.crc32(topic, zlib.crc32(rest)))
+        checksum = zlib.crc32(
+            b"" if self.kind in _MESSAGES else self.body, zlib.crc32(rest + topic)
+        )
         return b"".join((checksum.to_bytes(4, "little"), rest, topic, self.body))
 
 
@@ -372,46 +375,6 @@ class Journal:
         return [(match[1], int(match[2]), path) for path, match in found if match]
 
 
-class Fresh:
-    """Frames that this process has made, and whose digests are not yet in the journal.
-
-    All that were made before a frame have their digests there before it leaves. So what has left
-    is a beginning of what this process made, and one that makes another frame in place of one that
-    did not leave finds nothing that left after it.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._records: deque[Record] = deque()
-
-    def add(self, record: Record) -> None:
-        """One more was made."""
-        self._records.append(record)
-
-    def made(self) -> tuple[Record, ...]:
-        """All of them, in the order in which they were made."""
-        return tuple(self._records)
-
-    def write(self, records: Sequence[Record], reached: int) -> None:
-        """Bring the digests of the first ones, `records` of `made`, to the disk.
-
-        `reached` is the last step that this site has begun.
-        """
-        if records:
-            self._journal.add_sent(
-                Record(
-                    SENT, record.rank, record.number, record.topic, b"%d" % reached, record.digest
-                )
-                for record in records
-            )
-
-    def strike_off(self, records: Sequence[Record]) -> None:
-        """These are on the disk; another thread may have struck some of them off meanwhile."""
-        last = set(map(id, records))
-        while self._records and id(self._records[0]) in last:
-            self._records.popleft()
-
-
 def _read(path: Path) -> Iterator[tuple[Record, int]]:
     """The records of a file, up to the first that is not whole, and where each of them ends."""
     with plain_errors(_FILES, path), path.open("rb") as file:
@@ -421,7 +384,10 @@ def _read(path: Path) -> Iterator[tuple[Record, int]]:
             if topic_length + length > size - file.tell():
                 return
             topic, body = file.read(topic_length), file.read(length)
-            if zlib.crc32(body, zlib.crc32(topic, zlib.crc32(head[4:]))) != checksum:
+            message = kind in _MESSAGES
+            if zlib.crc32(b"" if message else body, zlib.crc32(head[4:] + topic)) != checksum or (
+                message and digest_of(body) != digest
+            ):
                 return
             record = Record(kind, rank, number, topic.decode("ascii", "replace"), body, digest)
             yield record, file.tell()

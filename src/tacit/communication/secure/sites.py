@@ -29,6 +29,7 @@ from tacit.communication.peers import READY, PeerState, SessionMemory
 from tacit.communication.received import FLAG, Form
 from tacit.communication.reports import peer_state, report_of
 from tacit.communication.secure.certificates import Certificates, refuse_in_vain
+from tacit.communication.secure.frames import Body
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.meeting import GRACE, progress, say_back
 from tacit.communication.secure.streams import AWAY
@@ -404,6 +405,7 @@ class SiteChannel:
     def __init__(self, wire: Wire, device: torch.device, patience: float) -> None:
         self.rank, self.processes, self.bytes_sent = wire.own, len(wire.sites), 0
         self._wire, self._device, self._patience = wire, device, patience
+        self._last: tuple[Tensor | None, memoryview] = (None, memoryview(b""))
 
     def envelope(self, size: int) -> Tensor:
         """See `Channel.envelope`."""
@@ -411,7 +413,9 @@ class SiteChannel:
 
     def send(self, rank: int, message: Tensor) -> None:
         """Hand over a message; see `Wire.send`."""
-        body = message.cpu().numpy().tobytes()
+        if self._last[0] is not message:  # the same to all is one body
+            self._last = (message, message.cpu().numpy().data.toreadonly())
+        body = self._last[1]
         self._wire.expect(len(body))
         self._wire.send(rank, _EXCHANGE, body, limit=self._patience)
         self.bytes_sent += len(body)
@@ -428,8 +432,8 @@ class SiteChannel:
         return arrival
 
     def together(self) -> AbstractContextManager[object]:
-        """See `Channel.together`: each message begins at once."""
-        return nullcontext()
+        """See `Channel.together`."""
+        return self._wire.together()
 
 
 def _last(rank: int) -> str:
@@ -483,8 +487,12 @@ class SiteGatherer(marks.Gatherer):
         return part
 
 
-def _bytes(body: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
+def _bytes(body: Body) -> Tensor:
+    """A body that may be written over as it lies, where numbers in it are at a multiple of 16."""
+    if isinstance(body, bytes) or body.readonly or not body:
+        return torch.frombuffer(bytearray(body or b"\0"), dtype=torch.uint8)[: len(body)]
+    came = torch.frombuffer(body, dtype=torch.uint8)
+    return came if came.data_ptr() % 16 == 0 else came.clone()
 
 
 def join_sites(
@@ -517,19 +525,26 @@ def join_sites(
     from tacit.communication.secure.carrier import Carrier
     from tacit.identities.site import sign, verify
 
-    @lru_cache(maxsize=len(site.bundle.sites))
+    members = site.bundle.sites
+
+    @lru_cache(maxsize=len(members))
     def refused(rank: int, second: int) -> str | None:
         """Why a site is not accepted at a time: looked up once a second, not for every message."""
-        return site.bundle.refusal(site.bundle.sites[rank], datetime.fromtimestamp(second, UTC))
+        return site.bundle.refusal(members[rank], datetime.fromtimestamp(second, UTC))
+
+    @lru_cache(maxsize=4 * len(members))
+    def signed(rank: int, signature: bytes, data: bytes) -> bool:
+        """Asked twice of a long frame: at its beginning, and once all of it is here."""
+        return verify(members[rank], signature, data)
 
     def judged(rank: int, signature: bytes, data: bytes) -> str | None:
         """Why a message is not accepted as one of the site of this rank."""
-        if not verify(site.bundle.sites[rank], signature, data):
+        if not signed(rank, signature, data):
             return "its signature is not that site's"
         return refused(rank, int(time.time()))
 
     run = hashlib.sha256(f"tacit run {site.bundle.consortium} {name}".encode()).digest()[:16]
-    names = [member.name for member in site.bundle.sites]
+    names = [member.name for member in members]
     assert site.own.rank is not None
     journal = Journal(folder)
     wire = Wire(

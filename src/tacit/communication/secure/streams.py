@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,19 +32,6 @@ class _SnapshotNotes(BaseModel):
     numbers: tuple[int, ...]
     notes: dict[str, str]
     reached: int
-
-
-class Publisher(Protocol):
-    """What the wire needs of a carrier; see `tacit.communication.secure.carrier.Carrier`."""
-
-    def publish(self, rank: int, frame: bytes, *, urgent: bool = False) -> bool:
-        """Hand a frame over for a site; whether the engine has taken it."""
-
-    def reaches(self, rank: int) -> bool:
-        """Whether there is a way to a site now."""
-
-    def breaks(self, rank: int) -> int:
-        """How many times a way to a site has been lost."""
 
 
 @dataclass
@@ -300,7 +287,7 @@ class Streams:
         """The streams as they were at a snapshot, with what has come and gone since."""
         for record in held:
             if record.kind == NOTES:
-                notes = _SnapshotNotes.model_validate_json(record.body)
+                notes = _SnapshotNotes.model_validate_json(bytes(record.body))
                 self.notes, self.reached = notes.notes, notes.reached
                 places = zip(self.incoming, notes.due, notes.numbers, strict=True)
                 for rank, due, number in places:
@@ -308,7 +295,7 @@ class Streams:
                     out = self.outgoing[rank]
                     out.number = out.before = out.acknowledged = out.published = number
             elif record.kind == FACT:
-                self.know(record.rank, record.topic, record.body.decode())
+                self.know(record.rank, record.topic, str(record.body, "utf-8"))
             elif record.kind == RECEIVED:
                 self.accept(record)
             elif record.kind == UNSENT:
@@ -330,7 +317,7 @@ class Streams:
     def _take_up(self, record: Record) -> None:
         """What an earlier process has sent or stated, and this one may make again."""
         if record.kind == STATED:
-            self.stated.setdefault(record.topic, record.body.decode())
+            self.stated.setdefault(record.topic, str(record.body, "utf-8"))
             return
         self.reached = max(self.reached, int(record.body or b"-1"))
         if record.number >= (out := self.outgoing[record.rank]).number:
@@ -362,7 +349,7 @@ class Streams:
     def accept(self, record: Record) -> None:
         """Put a message where it is asked for."""
         if record.topic.startswith(FACT_TOPIC):
-            text = self._whole(record).body.decode()
+            text = str(self._whole(record).body, "utf-8")
             self.know(record.rank, record.topic.removeprefix(FACT_TOPIC), text)
             return
         stream = self.incoming[record.rank]
@@ -401,7 +388,7 @@ class Streams:
         if len(record.body) > _FACT_BYTES or stream.facts > _FACTS_BYTES:
             raise RefusedError(f"{name} stated more than sites have to state")
         try:
-            record.body.decode()
+            str(record.body, "utf-8")
         except UnicodeDecodeError:
             raise RefusedError(f"{name} stated a fact that is no text") from None
 

@@ -31,10 +31,12 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from contextlib import suppress
-from functools import partial
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal
 
 from tacit.communication.received import BEAT as BEAT_FORM
 from tacit.communication.received import Beat, Report
@@ -44,6 +46,7 @@ from tacit.communication.secure.frames import (
     BEAT,
     DATA,
     LONGEST_HEAD,
+    Body,
     Frame,
     RefusedError,
     Sign,
@@ -55,22 +58,24 @@ from tacit.communication.secure.frames import (
 )
 from tacit.communication.secure.journal import (
     RECEIVED,
+    SENT,
     STATED,
     UNSENT,
-    Fresh,
     Journal,
     Record,
     Session,
 )
 from tacit.communication.secure.meeting import Meeting, given_up, spared
-from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Publisher, Streams, cost
+from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Streams, cost
 from tacit.errors import GoneError, PeerError
+
+if TYPE_CHECKING:
+    from tacit.communication.secure.carrier import Carrier
 
 LARGEST = 2**30  # bytes of one body
 _ROOM = 2**28  # bytes from one sender that wait to be read, or to one receiver to be acknowledged
 _BEAT = 1.0  # seconds between beats where nothing happens
-_LOOK = 0.05  # seconds between two looks of the keeper: how long an acknowledgement may wait
-_GATHER = 0.0005  # seconds in which the messages of a step to all come together for one write
+_LOOK = 0.1  # seconds between two looks of the keeper: how long an acknowledgement may wait
 _BURST = 2**23  # bytes that are sent again at once
 _FAREWELL = 3.0  # seconds in which a site that is done says so
 _IDLE = 10  # times the limit of a wait: for how long a site may move and come no further
@@ -78,6 +83,14 @@ _FORMING = bytes(16)
 _LARGEST_NOTE = "largest message"
 
 State = Literal["forming", "running", "done", "failed"]
+
+
+@lru_cache(maxsize=8)
+def _session_digest(run: bytes, nonces: tuple[str, ...] | None) -> bytes:
+    """What frames name a session by, whose sites have met with these random numbers."""
+    if nonces is None:
+        return _FORMING
+    return hashlib.sha256(run + " ".join(nonces).encode()).digest()[:16]
 
 
 class Wire:
@@ -145,15 +158,19 @@ class Wire:
         self._run, self._journal, self._sign = run, journal, sign
         self._unpacked = partial(unpack, run=run, own=own, sites=self.sites, verify=verify)
         self._begun = partial(unpack_head, run=run, own=own, sites=self.sites, verify=verify)
-        self._lets_leave = lets_leave
+        self._lets_leave, self.lets_begin = lets_leave, lets_begin
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._to_send = threading.Condition(lock)  # wakes the thread that publishes, and no other
+        self._gathers = False  # whether what is sent waits for more to leave with it
         self._disk = threading.Lock()  # of the journal; taken after the condition, never before
         self.streams = Streams(own, self.others, journal.whole)
         self._in, self._out = self.streams.incoming, self.streams.outgoing
-        self._last = (b"", digest_of(b""))  # the last message that was sent, and its digest
-        self._fresh = Fresh(journal)
+        self._last: tuple[Body, bytes] = (b"", digest_of(b""))  # that was sent, and its digest
+        # Made, in this order, and their digests are not yet on the disk: rule 1 of the proof.
+        self._fresh: deque[Record] = deque()
         self.peers = {rank: PeerView() for rank in self.others}
         where = str(journal.folder)
         self._meeting = Meeting(self.sites, own, self.peers, where, lets_begin, furthest)
@@ -161,28 +178,20 @@ class Wire:
         self._came = self._given = 0  # beats say both; see `Beat`
         self._failure: Exception | None = None
         self._ending = False
-        self._publisher: Publisher | None = None
+        self._carrier: Carrier | None = None
         self._threads: list[threading.Thread] = []
         self.session = journal.take_up(len(self.sites))
         self.returned = self.session.nonces is not None
 
     # The session.
 
-    @property
-    def lets_begin(self) -> bool:
-        """Whether the run can begin without a site, by the settings of this one."""
-        return self._meeting.lets_begin
-
     def _digest(self) -> bytes:
-        nonces = self.session.nonces
-        if nonces is None:
-            return _FORMING
-        return hashlib.sha256(self._run + " ".join(nonces).encode()).digest()[:16]
+        return _session_digest(self._run, self.session.nonces)
 
-    def start(self, publisher: Publisher, step: int | None = None) -> None:
+    def start(self, carrier: Carrier, step: int | None = None) -> None:
         """Take up the session at a snapshot, or at its beginning, and begin to speak.
 
-        The publisher carries frames; it has been given `receive`, which drops what comes before.
+        The carrier has been given `receive`, which drops what comes before.
         `step` is that of the snapshot; None: there is none. Errors are those of `Journal.load`.
         """
         self.session = self.session.model_copy(update={"starts": self.session.starts + 1})
@@ -193,7 +202,7 @@ class Wire:
         self.left = meeting.left_out(self.streams.stated)
         self._journal.begin_segment(self._journal.last_segment())
         with self._changed:
-            self._publisher = publisher
+            self._carrier = carrier
         for run in (self._publish_frames, self._keep):
             thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)
             thread.name = f"tacit{run.__name__}"
@@ -248,6 +257,7 @@ class Wire:
         with self._changed:
             for stream in self._in.values():  # ask for what came too early, or while it was away
                 stream.missing, stream.told = True, -1
+            self._to_send.notify()
         self.state = "running"
 
     def _write_met(self, without: Collection[int]) -> None:
@@ -270,11 +280,11 @@ class Wire:
 
     # What the run asks for.
 
-    def send(self, rank: int, topic: str, body: bytes, *, limit: float) -> None:
+    def send(self, rank: int, topic: str, body: Body, *, limit: float) -> None:
         """Add a message to the stream to a site; returns before it has left.
 
-        The topic says what reads it there. `limit` is the seconds to wait where too much is under
-        way to the site already.
+        The topic says what reads it there; the body must not be changed later. `limit` is the
+        seconds to wait where too much is under way to the site already.
 
         Raises:
             InputError: a process before this one has sent another message in its place.
@@ -283,10 +293,9 @@ class Wire:
         if len(body) > self.largest:
             raise ValueError(f"a message of {len(body)} bytes; {self.largest} can be sent")
         out = self._out[rank]
-        last = self._last
-        if last[0] != body:  # most methods send all others the same
-            last = self._last = (body, digest_of(body))
-        digest = last[1]
+        if self._last[0] is not body:  # most methods send all others the same
+            self._last = (body, digest_of(body))
+        digest = self._last[1]
         with suppress(GoneError):
             self.wait_for(rank, lambda: out.held <= _ROOM, limit)
         with self._changed:
@@ -297,11 +306,23 @@ class Wire:
                 raise meeting.differs(self.sites[self.own], self.sites[rank], self.step)
             record = Record(UNSENT, rank, out.number, topic, body, digest)
             if self.streams.sent.pop((rank, out.number), None) is None:
-                self._fresh.add(record)
-            self._out[record.rank].hold(record)
+                self._fresh.append(record)
+            out.hold(record)
             out.number += 1
             out.trim()
-            self._changed.notify_all()
+            if not self._gathers:
+                self._to_send.notify()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is sent within leaves at the end: one write brings all its digests to the disk."""
+        self._gathers = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._gathers = False
+                self._to_send.notify()
 
     def state_fact(self, key: str, text: str, *, limit: float) -> str:
         """State a fact to all; the text that stands, which is an earlier one where there was one.
@@ -318,8 +339,10 @@ class Wire:
         with self._changed:
             text = streams.stated.pop(key, text)
             streams.know(self.own, key, text)
-        for rank in self.others:
-            self.send(rank, FACT_TOPIC + key, text.encode(), limit=limit)
+        body = text.encode()
+        with self.together():
+            for rank in self.others:
+                self.send(rank, FACT_TOPIC + key, body, limit=limit)
         return text
 
     def fact_of(self, rank: int, key: str, *, limit: float) -> str:
@@ -338,7 +361,7 @@ class Wire:
             self._check_failure()
             return len(self._in[rank].waiting.get(topic, ()))
 
-    def take(self, rank: int, topic: str, *, limit: float) -> bytes:
+    def take(self, rank: int, topic: str, *, limit: float) -> Body:
         """The next message of a site on a topic, as it sent them in order; see `wait_for`."""
         self.wait_for(rank, lambda: self.messages(rank, topic) > 0, limit)
         with self._changed:
@@ -373,27 +396,37 @@ class Wire:
                     self.check()
                     if rank in self.left:
                         raise GoneError(f"the run goes on without {self.sites[rank]}")
-                    culprit = awaited(self.own, rank, meeting.progress(self._here(), limit))[-1]
                     now = time.monotonic()
                     if len(self.left) != left:  # who waited for that one can go on from here
                         began, left = now, len(self.left)
-                    quiet = now - max(meeting.since(self.peers[culprit], limit), began)
-                    for late, without, most in (
-                        (culprit, quiet, limit),
-                        (rank, now - max(self.peers[rank].gained, began), _IDLE * limit),
-                    ):
-                        if without > most * (self.grace if late else 1):
-                            out = frozenset({*self.left, late})
-                            if self.may_leave is None or not self.may_leave(out):
-                                why = self.barred(self.own) or self.barred(late)
-                                view = self.peers[late]
-                                error = meeting.lost(late, self.own, most, self.sites, view, why)
-                                raise spared(str(error), late) if self.can_spare({late}) else error
-                            self._leave(late, self.step + len(self.sites) + 1)
-                            break
+                    quiet = now - began
+                    if quiet > limit:  # else nobody is late
+                        quiet = self._dismiss_late(rank, began, limit)
                     self._changed.wait(min(0.5, limit - quiet + 0.01) if quiet < limit else 0.5)
         finally:
             self.waiting_for = -1
+
+    def _dismiss_late(self, rank: int, began: float, limit: float) -> float:
+        """Raise or leave out who holds up a wait for a site that began then; how long it is quiet.
+
+        It may be another, for which that site waits itself.
+        """
+        culprit = awaited(self.own, rank, meeting.progress(self._here(), limit))[-1]
+        now = time.monotonic()
+        quiet = now - max(meeting.since(self.peers[culprit], limit), began)
+        for late, without, most in (
+            (culprit, quiet, limit),
+            (rank, now - max(self.peers[rank].gained, began), _IDLE * limit),
+        ):
+            if without > most * (self.grace if late else 1):
+                out = frozenset({*self.left, late})
+                if self.may_leave is None or not self.may_leave(out):
+                    why = self.barred(self.own) or self.barred(late)
+                    error = meeting.lost(late, self.own, most, self.sites, self.peers[late], why)
+                    raise spared(str(error), late) if self.can_spare({late}) else error
+                self._leave(late, self.step + len(self.sites) + 1)
+                break
+        return quiet
 
     def expect(self, largest: int) -> None:
         """Send and take messages of so many bytes, also when a process comes back."""
@@ -441,9 +474,7 @@ class Wire:
             self._unbegun = False
             self._journal.sync_received()
             # What a snapshot holds may leave; a process that comes back earlier finds its digests.
-            made, reached = self._fresh.made(), self.streams.reached
-            self._fresh.write(made, reached)
-            self._fresh.strike_off(made)
+            self._bring_to_disk(tuple(self._fresh), self.streams.reached)
             records = self.streams.records()
             self._journal.begin_segment(step)
         # Where the process ends here, an earlier snapshot stands, and all segments since.
@@ -481,7 +512,7 @@ class Wire:
             self._wait_while(apart, time.monotonic() + _FAREWELL)
         with self._changed:
             self._ending = True
-            self._changed.notify_all()
+            self._to_send.notify()
         for thread in self._threads:
             thread.join(5.0)
         late = {rank for rank, view in self.peers.items() if not view.done}
@@ -497,7 +528,7 @@ class Wire:
                         self._beat_to(rank)
         finally:
             with self._changed, self._disk:
-                self._publisher = None  # nothing is taken any more
+                self._carrier = None  # nothing is taken any more
                 if (session := following(late)) is not None:
                     self._journal.begin_anew(session)
                 elif ended:
@@ -512,9 +543,9 @@ class Wire:
 
     # What comes in; called by threads of the carrier.
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: bytes | bytearray) -> None:
         """Take a frame from the carrier; one that is refused is counted, and changes nothing."""
-        if self._publisher is None or self._failure is not None:
+        if self._carrier is None or self._failure is not None:
             return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
             frame = self._unpacked(message, largest=self.largest)
@@ -534,11 +565,12 @@ class Wire:
             self.refused = (self.refused[0] + 1, str(error))
 
     def _heard_beat(self, frame: Frame) -> None:
-        beat = BEAT_FORM.read(frame.body, frame.sender, "beat")
+        beat = BEAT_FORM.read(bytes(frame.body), frame.sender, "beat")
         with self._changed:
             view, now = self.peers[frame.sender], time.monotonic()
             here = frame.session == self._digest() != _FORMING
             if view.meets(beat, here):  # a new process, which waits for an answer
+                self._to_send.notify()
                 self._in[frame.sender].told = self._out[frame.sender].asked = -1
             if any(rank >= len(self.sites) for rank, _ in beat.left):
                 raise RefusedError(f"{self.sites[frame.sender]} leaves out a site that is none")
@@ -573,6 +605,7 @@ class Wire:
                 out.acknowledge(beat.due, now)
             if here and beat.again:
                 out.answer()
+                self._to_send.notify()
             if frame.sender == 0 and here:
                 try:
                     left_now = {*self.left, *(rank for rank, _ in beat.left)}
@@ -599,7 +632,7 @@ class Wire:
 
     def _is_taken(self, head: Frame, size: int) -> bool:
         """Whether a frame is one that this site takes now, by its head."""
-        if self._publisher is None or self._failure is not None or head.sender in self.left:
+        if self._carrier is None or self._failure is not None or head.sender in self.left:
             return False
         if self.session.nonces is None:
             return False  # the sender has met all already; it sends this again
@@ -660,16 +693,12 @@ class Wire:
                 if not batch and self._ending:
                     return
                 if not batch:
-                    self._changed.wait(0.2)
+                    self._to_send.wait(0.2)
+                    continue
                 session = self._digest()
-                made, reached = self._fresh.made(), self.streams.reached
-            if not batch:
-                time.sleep(_GATHER)
-                continue
+                made, reached = tuple(self._fresh), self.streams.reached
             with self._disk:
-                self._fresh.write(made, reached)
-            with self._changed:
-                self._fresh.strike_off(made)
+                self._bring_to_disk(made, reached)
             for record in batch:
                 out = self._out[record.rank]
                 if record.number >= out.published:
@@ -685,10 +714,22 @@ class Wire:
                     else:
                         out.published = min(out.published, record.number)
 
+    def _bring_to_disk(self, made: Sequence[Record], reached: int) -> None:
+        """Write the digests of the first messages that are fresh; before any of them leaves.
+
+        `reached` is the last step that this site had begun. Two threads may have seen the same.
+        """
+        step = b"%d" % reached
+        if made:
+            self._journal.add_sent(replace(record, kind=SENT, body=step) for record in made)
+        for record in made:
+            if self._fresh and self._fresh[0] is record:
+                self._fresh.popleft()
+
     def _takes(self, rank: int) -> bool:
         """Whether there is a way to a site, which has met this one: it takes no frame before."""
-        met, publisher = self.session.nonces is not None and self.peers[rank].met, self._publisher
-        return met and publisher is not None and publisher.reaches(rank)
+        met, carrier = self.session.nonces is not None and self.peers[rank].met, self._carrier
+        return met and carrier is not None and carrier.reaches(rank)
 
     def _keep(self) -> None:
         """Bring the journal to the disk, beat, and have what was lost sent again."""
@@ -700,15 +741,15 @@ class Wire:
             if dirty:
                 self._journal.sync_received()
             self.watch()
-            now, under_way, publisher = time.monotonic(), self._under_way(), self._publisher
+            now, under_way, carrier = time.monotonic(), self._under_way(), self._carrier
             for rank in self.others:
                 stream, out = self._in[rank], self._out[rank]
-                breaks = out.breaks if publisher is None else publisher.breaks(rank)
+                breaks = out.breaks if carrier is None else carrier.breaks(rank)
                 with self._changed:
                     stream.on_disk = max(stream.on_disk, due[rank])
                     news = stream.told != stream.on_disk or not self.peers[rank].greeted
                     if out.looked(now, breaks, under_way):
-                        self._changed.notify_all()
+                        self._to_send.notify()
                 if now - last[rank] > (_LOOK if news else _BEAT):
                     self._beat_to(rank)
                     last[rank] = now
@@ -743,12 +784,12 @@ class Wire:
         self._publish(rank, pack(frame, self._run, self._sign), urgent=True)
 
     def _publish(self, rank: int, message: bytes, *, urgent: bool = False) -> bool:
-        publisher = self._publisher
-        if publisher is None:
+        carrier = self._carrier
+        if carrier is None:
             return False  # closed while it was made
         with self._changed:
             self.bytes_sent += len(message)
-        return publisher.publish(rank, message, urgent=urgent)
+        return carrier.publish(rank, message, urgent=urgent)
 
     def _under_way(self) -> int:
         """Bytes that the engine has taken and nobody has acknowledged."""
