@@ -4,8 +4,8 @@ A step of an algorithm asks its exchange, and goes on with the answer. Here the 
 has no answer yet ends the call with `UnansweredError`; once the answer has come, the step is made
 again from its beginning. What its context gave the first time, sums over records and noise, it is
 then given again to the last bit: nothing is computed, drawn or released a second time. All of that
-but the sums is part of the checkpoint which is written before a message is handed out, so that
-another process can go on, and sends the same bytes: it computes the sums again, and draws nothing.
+is part of the checkpoint which is written before a message is handed out, so that another process
+can go on, and sends the same bytes; but the unclipped sums of local steps, which it computes again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Answer = Mapping[int, Sequence[Array]]
 
 SERVER = -1  # whose rows answer an average
 HERE = 1  # the rank of the party; all others are one process, of rank 0
-_SUM, _NOTHING = "sum", torch.empty(0)
+_UNCLIPPED, _NOTHING = "unclipped sum", torch.empty(0)
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ class ByHand:
         self._answer, self._answered = answer, content
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it; see `Exchange.tensors`. Of sums: that they were asked."""
+        """What a checkpoint holds of it, of unclipped sums their places; see `Exchange.tensors`."""
         tape = {
-            f"tape.{place}.{part}.{what}": _NOTHING if what == _SUM else value
+            f"tape.{place}.{part}.{what}": _NOTHING if what == _UNCLIPPED else value
             for place, (what, values) in enumerate(self._kept)
             for part, value in enumerate(values)
         }
@@ -230,7 +230,7 @@ class ByHand:
             places.setdefault((int(name[1]), name[3]), []).append(tensors[".".join(name)])
         self._kept, self._place = [], 0
         for (_, what), own in places.items():
-            self._kept.append((what, () if what == _SUM else tuple(own)))
+            self._kept.append((what, () if what == _UNCLIPPED else tuple(own)))
 
     def mix(
         self,
@@ -363,11 +363,14 @@ class _TapedContext(Recorded):
     def among(self, k: int) -> StepContext:
         return taped(self._inner.among(k), self._tape)
 
-    def batch_gradient(self, *asked: Any, **more: Any) -> Tensor:
-        return self._tape.given(_SUM, lambda: (self._inner.batch_gradient(*asked, **more),))[0]
+    def batch_gradient(self, *asked: Any, clipped: bool = True, **more: Any) -> Tensor:
+        def summed() -> tuple[Tensor, ...]:
+            return (self._inner.batch_gradient(*asked, clipped=clipped, **more),)
+
+        return self._tape.given("sum" if clipped else _UNCLIPPED, summed)[0]
 
     def batch_difference(self, *asked: Any, **more: Any) -> Tensor:
-        return self._tape.given(_SUM, lambda: (self._inner.batch_difference(*asked, **more),))[0]
+        return self._tape.given("sum", lambda: (self._inner.batch_difference(*asked, **more),))[0]
 
     def add_noise(self, total: Tensor, *asked: Any, **more: Any) -> Tensor:
         noise = self._inner.add_noise

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor
 
 from tacit.base.plain_files import check_plain
@@ -76,7 +76,8 @@ def write(
     }
     tensors = {name: value.contiguous().cpu() for name, value in checkpoint.tensors.items()}
     with plain_errors("checkpoint", path):
-        content = save(tensors, {**metadata, "content": _content(metadata, tensors)})
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        content = save(arrays, {**metadata, "content": _content(metadata, tensors)})
         write_private(path, content, settled=settled)
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
         unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
