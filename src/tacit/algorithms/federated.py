@@ -27,7 +27,6 @@ from tacit.algorithms.options import Idle, Options, Schedules
 from tacit.algorithms.parts import public_draws, regulariser_value
 from tacit.communication.colours import Outgoing, Released
 from tacit.errors import InputError
-from tacit.gradients.contributions import all_known_true
 
 LocalSteps = Annotated[int, Field(ge=1, le=10_000)]
 RoundSampling = Annotated[
@@ -201,10 +200,7 @@ def clipped_rows(values: Tensor, bound: float | None) -> Tensor:
     aim = bound * (1 - share)
     # In double precision: a factor may be too small for the dtype of the values.
     scaled = (wide * (aim / norms).clamp(max=1.0)).to(values.dtype)
-    finite = torch.isfinite(norms)
-    return (
-        scaled if all_known_true(finite) else torch.where(finite, scaled, torch.zeros_like(values))
-    )
+    return torch.where(torch.isfinite(norms), scaled, 0.0)
 
 
 def round_sampling(run: NodeRun) -> tuple[float, int]:

@@ -259,7 +259,7 @@ class PrivateClient:
             make_context=context,
             communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
-            saves=False,  # before each message: see `step`
+            carried=True,
         )
         # Also when nobody holds this any more, and before the interpreter is taken down.
         self._end = finalize(self, _closed, self._steps)
@@ -268,7 +268,7 @@ class PrivateClient:
             exchange.forget()  # what the start of the method was given is in its state
         self._run, self._process, self._safe = run, process, exchange.turn - 1
         if folder is not None and returned_to is not None:
-            for sent in _numbers_of_sent(folder):
+            for sent in [path.name.removeprefix(_TURN) for path in folder.glob(f"{_TURN}*")]:
                 if not sent.isdecimal() or int(sent) > exchange.turn:
                     self.close()
                     expected = (
@@ -276,7 +276,7 @@ class PrivateClient:
                         "differ, and would say what noise hid; put the last one back"
                     )
                     raise InputError("checkpoint", str(folder), expected)
-            self._go_on(run)  # to where it waited; nothing is computed
+            self._go_on(run)  # to where it waited; nothing is drawn
             self._lets_go(run)
         return run
 
@@ -319,11 +319,6 @@ def _closed(steps: Generator[RunState | Result]) -> None:
         steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
 
 
-def _numbers_of_sent(folder: Path) -> list[str]:
-    """Of the last message that has left, where one has."""
-    return [path.name.removeprefix(_TURN) for path in folder.glob(f"{_TURN}*")]
-
-
 def _whole_numbers(records: Sequence[int]) -> list[int]:
     with suppress(TypeError):
         if min(counts := [*map(index, records)], default=-1) >= 0:
@@ -361,8 +356,7 @@ def _ended(run: RunState, hooks: Hooks) -> Result:
         }
         folder.write_result(document, tensors)
         folder.write_known()
-        numbers = [f"{_TURN}{sent}" for sent in _numbers_of_sent(folder.path)]
-        remove_files(folder.path, _MEMORY, *numbers)
+        remove_files(folder.path, _MEMORY, *(path.name for path in folder.path.glob(f"{_TURN}*")))
     return Result(
         document=document,
         parameters=models,

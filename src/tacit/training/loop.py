@@ -120,13 +120,14 @@ def running(
     make_context: MakeContext = StackedContext,
     communicate: Callable[[Job], AbstractContextManager[Communication]] | None = None,
     ended: Callable[[RunState, Hooks], Result] | None = None,
-    saves: bool = True,
+    carried: bool = False,
 ) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
     Also in the middle of a step, where what `communicate` gives has no answer for it yet. A step is
     asked whether to stop, saved and settled when the next is asked for; `ended` makes the result.
-    Without `saves` only the last step is saved: the caller writes checkpoints on the way.
+    Where messages are `carried` by hand, the caller writes checkpoints on the way, and whoever goes
+    on repeats no step: only the last one is saved here, and short runs reserve a few at a time too.
     Who closes this in the middle has seen what was released: all planned steps stay charged.
     """
     if resume and out is None:
@@ -163,7 +164,7 @@ def running(
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
             hooks.start(run.plan)
             with plain_memory_errors():
-                yield from _train(run, on_step, should_stop, hooks, saves)
+                yield from _train(run, on_step, should_stop, hooks, carried)
                 hooks.raise_failure(cut_short(run))
                 result = (ended or finish)(run, hooks)
         except BaseException as error:
@@ -275,13 +276,13 @@ def _train(
     on_step: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
     hooks: Hooks,
-    saves: bool,
+    carried: bool,
 ) -> Iterator[RunState]:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
     every = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
     few = share_of(run.plan.steps, FEW_BLOCKS)
-    most = few if config.privacy.ledger else min(few, SHORT)
+    most = few if config.privacy.ledger else SHORT if carried else min(few, SHORT)
     block = max(most, share_of(run.plan.steps, BLOCKS))
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
@@ -317,7 +318,7 @@ def _train(
         called = stop and _any_callback(peers, hooks)
         # Who asks for a stop in another process may have looked at what was released.
         adaptive = called or (stop and peers.processes > 1)
-        saved = last or (saves and run.step % every == 0)
+        saved = last or (not carried and run.step % every == 0)
         if saved:
             check_finite(run)
         try:
