@@ -11,6 +11,7 @@ from parties import answers, carried, experiment, parties
 import tacit
 from tacit.errors import InputError, PeerError
 from tacit.hosts.by_hand import PartyMessage, ServersMean
+from tacit.training.stacked_context import StackedContext
 
 
 def message(turn=0, rows=1, **more):
@@ -48,8 +49,6 @@ def test_a_server_answers_a_turn_once_and_keeps_the_latest():
 @pytest.mark.parametrize("name", ["privsgp-vr", "dp-fedavg", "fedspd-dp"])
 def test_records_are_read_and_noise_is_drawn_once_a_step(name, monkeypatch):
     """However often a step is made again, or another process goes on with it."""
-    from tacit.training.stacked_context import StackedContext
-
     calls = []
     for asked in ("batch_gradient", "batch_difference", "add_noise"):
         inner = getattr(StackedContext, asked)
@@ -81,6 +80,24 @@ def test_what_a_step_does_in_place_is_done_again_in_place(tmp_path):
     assert all(map(np.array_equal, one.send().arrays, again.send().arrays))
     for own, other in zip(one._run.state, again._run.state, strict=True):
         assert torch.equal(own, other)
+
+
+def test_local_steps_made_again_come_to_the_same_message_whatever_their_sums(tmp_path, monkeypatch):
+    """Unclipped sums are not written: what is noised is, and a message is made of that alone."""
+    client = parties(experiment("dp-fedavg", algorithm={"local_steps": 3}), tmp_path)[0]
+    client.step()
+    first = client.send()
+    client.close()
+    sums, inner = [], StackedContext.batch_gradient
+
+    def other(*given, **more):
+        sums.append(inner(*given, **more).mul_(1.5))
+        return sums[-1]
+
+    monkeypatch.setattr(StackedContext, "batch_gradient", other)
+    again = client.send()
+    assert (again.turn, len(sums)) == (first.turn, 3)
+    assert all(map(np.array_equal, again.arrays, first.arrays))
 
 
 def test_peers_get_what_they_wait_for():

@@ -122,7 +122,7 @@ def simulate(monkeypatch):
 
 def digests(replies):
     """Of every node's reply."""
-    return {each.content["tacit"]["node"]: each.content["tacit"]["digest"] for each in replies}
+    return {each.content["tacit"]["node"]: each.content["tacit"]["checksum"] for each in replies}
 
 
 @pytest.mark.parametrize(

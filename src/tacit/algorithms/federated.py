@@ -193,13 +193,14 @@ def clipped_rows(values: Tensor, bound: float | None) -> Tensor:
     """
     if bound is None:
         return values
-    norms = values.double().square().sum(1, keepdim=True).sqrt()
+    wide = values.double()
+    norms = wide.square().sum(1, keepdim=True).sqrt()
     # The sum errs by a share of at most d u, u = 2^-53, in whatever order it is taken.
     share = _ROUNDING * torch.finfo(values.dtype).eps + values.shape[1] * 2.0**-53
     aim = bound * (1 - share)
     # In double precision: a factor may be too small for the dtype of the values.
-    scaled = (values.double() * (aim / norms).clamp(max=1.0)).to(values.dtype)
-    return torch.where(torch.isfinite(norms), scaled, torch.zeros_like(values))
+    scaled = (wide * (aim / norms).clamp(max=1.0)).to(values.dtype)
+    return torch.where(torch.isfinite(norms), scaled, 0.0)
 
 
 def round_sampling(run: NodeRun) -> tuple[float, int]:

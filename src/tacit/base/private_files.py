@@ -24,11 +24,15 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _FILE, _FOLDER = 0o600, 0o700
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """The whole content or, whenever the process or the machine stops, what was there before."""
+def write_private(path: Path, content: bytes, *, settled: bool = True) -> None:
+    """The whole content or, whenever the process or the machine stops, what was there before.
+
+    Unless `settled`, the caller waits for the disk itself, by `sync_folder`, to have the new one.
+    """
     part = _write_part(path, content)
     os.replace(part, path)
-    sync_folder(path.parent)
+    if settled:
+        sync_folder(path.parent)
 
 
 def write_passing(path: Path, content: bytes) -> None:

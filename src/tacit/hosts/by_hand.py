@@ -5,15 +5,15 @@ has no answer yet ends the call with `UnansweredError`; once the answer has come
 again from its beginning. What its context gave the first time, sums over records and noise, it is
 then given again to the last bit: nothing is computed, drawn or released a second time. All of that
 is part of the checkpoint which is written before a message is handed out, so that another process
-can go on, and sends the same bytes.
+can go on, and sends the same bytes; but the unclipped sums of local steps, which it computes again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -50,6 +50,7 @@ Answer = Mapping[int, Sequence[Array]]
 
 SERVER = -1  # whose rows answer an average
 HERE = 1  # the rank of the party; all others are one process, of rank 0
+_UNCLIPPED, _NOTHING = "unclipped sum", torch.empty(0)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,15 @@ class PartyMessage:
     of: tuple[int, ...]
     latest: bool
     arrays: tuple[Array, ...]
+
+
+def checksum(arrays: Iterable[Array], name: str = "") -> int:
+    """Of arrays in order, with types and shapes: tells changes that mean no harm, and no others."""
+    found = zlib.crc32(name.encode())
+    for array in arrays:
+        found = zlib.crc32(f"{array.dtype} {array.shape} ".encode(), found)
+        found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+    return found
 
 
 class ServersMean:
@@ -131,7 +141,7 @@ class ByHand:
         self._node, self._graphs, self._dtype, self._device = node, graphs, dtype, device
         self._kept: list[tuple[str, tuple[Tensor, ...]]] = []
         self._place = self.turn = 0
-        self._all_latest_sent, self._answered = False, b""
+        self._all_latest_sent, self._answered = False, -1
         self._answer: Answer | None = None
         self._due: tuple[Sequence[int], Sequence[Tensor]] = (), ()
         self.message: PartyMessage | None = None
@@ -144,20 +154,22 @@ class ByHand:
         return self.message is not None and self._answer is None
 
     def given(self, what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` gives, or gave when the step was made before: copies, which it may change.
+        """What `make` gives, or gave when the step was made before; the caller may change it.
 
         Raises:
             InputError: the step asked something else there before: a bare sum is never given as
                 noise, nor as a message of others.
         """
-        if self._place == len(self._kept):
-            self._kept.append((what, tuple(value.clone() for value in make())))
-        self._place += 1
-        before, values = self._kept[self._place - 1]
+        place, made = self._place, tuple[Tensor, ...]()
+        before, values = self._kept[place] if place < len(self._kept) else (what, made)
         if what != before:
             expected = f"must ask the same whenever its step is made: it asked for {before} before"
             raise InputError("algorithm.name", what, expected)
-        return tuple(value.clone() for value in values)
+        if not values:
+            made = make()
+            self._kept[place : place + 1] = [(what, tuple(value.clone() for value in made))]
+        self._place += 1
+        return made or tuple(value.clone() for value in values)
 
     def forget(self) -> None:
         """A step is over: what it was given is not needed any more."""
@@ -175,13 +187,10 @@ class ByHand:
             answer = {node: [np.array(array) for array in answer[node]] for node in sorted(answer)}
         except (TypeError, ValueError):
             raise PeerError(f"what answers turn {turn} is no list of arrays of each node") from None
-        content = hashlib.blake2b(digest_size=32)
-        for node in answer:
-            for array in answer[node]:
-                content.update(f"{node} {array.dtype} {array.shape} ".encode())
-                content.update(np.ascontiguousarray(array).tobytes())
+        arrays = [array for node in answer for array in answer[node]]
+        content = checksum(arrays, str([(node, len(answer[node])) for node in answer]))
         last = self.turn - (self._answer is None)
-        if turn == last and content.digest() == self._answered:
+        if turn == last and content == self._answered:
             return
         if self.message is None or turn != self.turn or self._answer is not None:
             expected = f"must be {self.turn}, once step has asked: what was answered stays so"
@@ -197,30 +206,31 @@ class ByHand:
                 )
             if not all(np.isfinite(array).all() for array in answer[node]):
                 raise PeerError(f"what answers turn {turn} has numbers that are not finite")
-        self._answer, self._answered = answer, content.digest()
+        self._answer, self._answered = answer, content
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it; see `Exchange.tensors`."""
+        """What a checkpoint holds of it, of unclipped sums their places; see `Exchange.tensors`."""
         tape = {
-            f"tape.{place}.{part}.{what}": value
+            f"tape.{place}.{part}.{what}": _NOTHING if what == _UNCLIPPED else value
             for place, (what, values) in enumerate(self._kept)
             for part, value in enumerate(values)
         }
-        counted = torch.tensor([self.turn, int(self._all_latest_sent), int(self.waits)])
-        answered = torch.tensor(list(self._answered), dtype=torch.uint8)
-        sent = torch.from_numpy(self.bytes_sent)
-        return {"bytes_sent": sent, "counted": counted, "answered": answered, **tape}
+        flags = int(self._all_latest_sent), int(self.waits)
+        counted = torch.tensor([self.turn, *flags, self._answered])
+        return {"bytes_sent": torch.from_numpy(self.bytes_sent), "counted": counted, **tape}
 
     def load(self, tensors: Mapping[str, Tensor], *, same_session: bool) -> None:
         """Take up what a checkpoint holds; see `Exchange.load`."""
         self.bytes_sent[:] = tensors["bytes_sent"].cpu().numpy()
-        self.turn, sent, _ = tensors["counted"].tolist()
-        self._all_latest_sent, self._answered = bool(sent), bytes(tensors["answered"].tolist())
+        self.turn, sent, _, self._answered = tensors["counted"].tolist()
+        self._all_latest_sent = bool(sent)
         places: dict[tuple[int, str], list[Tensor]] = {}
         tape = (name.split(".") for name in tensors if name.startswith("tape."))
         for name in sorted(tape, key=lambda name: [*map(int, name[1:3])]):
             places.setdefault((int(name[1]), name[3]), []).append(tensors[".".join(name)])
-        self._kept, self._place = [(at[1], tuple(own)) for at, own in places.items()], 0
+        self._kept, self._place = [], 0
+        for (_, what), own in places.items():
+            self._kept.append((what, () if what == _UNCLIPPED else tuple(own)))
 
     def mix(
         self,
@@ -353,8 +363,11 @@ class _TapedContext(Recorded):
     def among(self, k: int) -> StepContext:
         return taped(self._inner.among(k), self._tape)
 
-    def batch_gradient(self, *asked: Any, **more: Any) -> Tensor:
-        return self._tape.given("sum", lambda: (self._inner.batch_gradient(*asked, **more),))[0]
+    def batch_gradient(self, *asked: Any, clipped: bool = True, **more: Any) -> Tensor:
+        def summed() -> tuple[Tensor, ...]:
+            return (self._inner.batch_gradient(*asked, clipped=clipped, **more),)
+
+        return self._tape.given("sum" if clipped else _UNCLIPPED, summed)[0]
 
     def batch_difference(self, *asked: Any, **more: Any) -> Tensor:
         return self._tape.given("sum", lambda: (self._inner.batch_difference(*asked, **more),))[0]

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 from weakref import finalize
 
-from tacit.base.plain_files import read_plain
-from tacit.base.private_files import plain_errors, remove_files, write_private
+from tacit.base.private_files import new_private_file, plain_errors, remove_files, sync_folder
 from tacit.communication.peers import ALONE
 from tacit.errors import InputError, PeerError
 from tacit.hosts.by_hand import (
@@ -55,7 +54,7 @@ from tacit.training.run_folder.result import Result
 from tacit.training.stacked_context import StackedContext
 from tacit.training.state import RunState, checkpoint_of
 
-_MEMORY, _TURN = "party.json", "party-turn"  # what it remembers, and its last message's number
+_MEMORY, _TURN = "party.json", "party-turn-"  # what it remembers, and its last message's number
 
 
 class PrivateClient:
@@ -168,7 +167,7 @@ class PrivateClient:
         self._go_on(run)
         if exchange.waits and self._safe < exchange.turn:
             if run.folder is not None:
-                checkpoints.write(run.folder.path, checkpoint_of(run))
+                checkpoints.write(run.folder.path, checkpoint_of(run), settled=False)
             self._lets_go(run)
 
     def send(self) -> PartyMessage:
@@ -260,6 +259,7 @@ class PrivateClient:
             make_context=context,
             communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
+            carried=True,
         )
         # Also when nobody holds this any more, and before the interpreter is taken down.
         self._end = finalize(self, _closed, self._steps)
@@ -268,24 +268,31 @@ class PrivateClient:
             exchange.forget()  # what the start of the method was given is in its state
         self._run, self._process, self._safe = run, process, exchange.turn - 1
         if folder is not None and returned_to is not None:
-            sent = read_plain(folder / _TURN, 20) if (folder / _TURN).exists() else b"0"
-            if not sent.isdigit() or int(sent) > exchange.turn:
-                self.close()
-                expected = (
-                    f"is older than message {sent.decode(errors='replace')}, which has left: made "
-                    "again it could differ, and would say what noise hid; put the last one back"
-                )
-                raise InputError("checkpoint", str(folder), expected)
-            self._go_on(run)  # to where it waited; nothing is computed
+            for sent in [path.name.removeprefix(_TURN) for path in folder.glob(f"{_TURN}*")]:
+                if not sent.isdecimal() or int(sent) > exchange.turn:
+                    self.close()
+                    expected = (
+                        f"is older than message {sent}, which has left: made again it could "
+                        "differ, and would say what noise hid; put the last one back"
+                    )
+                    raise InputError("checkpoint", str(folder), expected)
+            self._go_on(run)  # to where it waited; nothing is drawn
             self._lets_go(run)
         return run
 
     def _lets_go(self, run: RunState) -> None:
-        """Let the message that waits leave, as its checkpoint is written: its number is first."""
+        """Let the message that waits leave, once the names of its checkpoint and number stay."""
+        turn = self._exchange.turn
         if run.folder is not None:
-            with plain_errors("out", run.folder.path):
-                write_private(run.folder.path / _TURN, str(self._exchange.turn).encode())
-        self._safe = self._exchange.turn
+            path = run.folder.path
+            with plain_errors("out", path):
+                if not (path / f"{_TURN}{turn}").exists():
+                    try:  # a name alone: it reaches the disk with that of the checkpoint
+                        os.rename(path / f"{_TURN}{turn - 1}", path / f"{_TURN}{turn}")
+                    except FileNotFoundError:
+                        os.close(new_private_file(path / f"{_TURN}{turn}"))
+                sync_folder(path)
+        self._safe = turn
 
     def _next(self, steps: Generator[RunState | Result]) -> RunState | Result:
         try:
@@ -349,7 +356,7 @@ def _ended(run: RunState, hooks: Hooks) -> Result:
         }
         folder.write_result(document, tensors)
         folder.write_known()
-        remove_files(folder.path, _MEMORY, _TURN)
+        remove_files(folder.path, _MEMORY, *(path.name for path in folder.path.glob(f"{_TURN}*")))
     return Result(
         document=document,
         parameters=models,

@@ -232,7 +232,7 @@ def _reserve_all(run: RunState, ledger: RunLedger) -> None:
     if run.reserved < run.until:
         ledger.reserve(run.reserved, run.until)
     run.paid, run.own_paid = max(run.paid, run.until), max(run.own_paid, run.until)
-    run.book(max(run.reserved, run.until))
+    run.reserved = max(run.reserved, run.until)
 
 
 def check_finite(run: RunState) -> None:

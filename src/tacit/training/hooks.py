@@ -23,7 +23,7 @@ itself is outside the proof.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -147,11 +147,13 @@ class Hooks:
                     if callback.on_metrics(row):
                         self.stopped_by = self.stopped_by or type(callback).__name__
 
-    def step(self, progress: Progress) -> None:
-        """Tell all that a step was made."""
-        for callback in self._callbacks:
-            with self._guarded(callback, "on_step"):
-                callback.on_step(progress)
+    def step(self, progress: Callable[[], Progress]) -> None:
+        """Tell all that a step was made; where the run stands is looked at if there are any."""
+        if self._callbacks:
+            moment = progress()
+            for callback in self._callbacks:
+                with self._guarded(callback, "on_step"):
+                    callback.on_step(moment)
 
     def end(self, result: Result) -> None:
         """Tell all that the run has ended; raises as `raise_failure`, also what failed before."""

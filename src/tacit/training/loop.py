@@ -70,7 +70,7 @@ def execute(
     *,
     out: Path | None = None,
     resume: bool = False,
-    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_step: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     callbacks: Sequence[Callback] = (),
     cluster: Crew | None = None,
@@ -113,18 +113,21 @@ def running(
     hooks: Hooks,
     out: Path | None = None,
     resume: bool = False,
-    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_step: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     cluster: Crew | None = None,
     alone: Peers = ALONE,
     make_context: MakeContext = StackedContext,
     communicate: Callable[[Job], AbstractContextManager[Communication]] | None = None,
     ended: Callable[[RunState, Hooks], Result] | None = None,
+    carried: bool = False,
 ) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
     Also in the middle of a step, where what `communicate` gives has no answer for it yet. A step is
     asked whether to stop, saved and settled when the next is asked for; `ended` makes the result.
+    Where messages are `carried` by hand, the caller writes checkpoints on the way, and whoever goes
+    on repeats no step: only the last one is saved here, and short runs reserve a few at a time too.
     Who closes this in the middle has seen what was released: all planned steps stay charged.
     """
     if resume and out is None:
@@ -161,7 +164,7 @@ def running(
             LOG.info("the run begins at step %d of %d", run.step, run.plan.steps)
             hooks.start(run.plan)
             with plain_memory_errors():
-                yield from _train(run, on_step, should_stop, hooks)
+                yield from _train(run, on_step, should_stop, hooks, carried)
                 hooks.raise_failure(cut_short(run))
                 result = (ended or finish)(run, hooks)
         except BaseException as error:
@@ -270,15 +273,16 @@ def _run_id(peers: Peers, reserved: Path | None, shared: SharedLedgers) -> str:
 
 def _train(
     run: RunState,
-    on_step: Callable[[Progress], None],
+    on_step: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
     hooks: Hooks,
+    carried: bool,
 ) -> Iterator[RunState]:
     """Every step from where the run stands, then the gossip-only rounds."""
     config, peers = run.job.config, run.peers
-    saves = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
+    every = config.train.checkpoint_every or share_of(run.plan.steps, CHECKPOINTS)
     few = share_of(run.plan.steps, FEW_BLOCKS)
-    most = few if config.privacy.ledger else min(few, SHORT)
+    most = few if config.privacy.ledger else SHORT if carried else min(few, SHORT)
     block = max(most, share_of(run.plan.steps, BLOCKS))
     if run.step == 0 and not run.started:
         hooks.metrics(record(run))
@@ -295,7 +299,7 @@ def _train(
         peers.at(k)
         peers.check()
         if k >= run.reserved and run.ledger is not None:
-            run.book(min(k + block, run.until))
+            run.reserved = min(k + block, run.until)
             run.ledger.reserve(k, run.reserved)
         if run.plan.faults is not None:  # as long as the slowest node here is said to take
             time.sleep(run.plan.faults.delay(k, run.job.hosted))
@@ -306,7 +310,7 @@ def _train(
         if evaluated or run.step % FINITE_CHECK_EVERY == 0:
             check_finite(run)
         hooks.metrics(record(run) if evaluated else take_rows(run))
-        hooks.step(_public(_progress(run), run.rows[-1] if run.rows else None))
+        hooks.step(lambda: _public(_progress(run), run.rows[-1] if run.rows else None))
         yield run
         asked = should_stop()
         stop = peers.agreed_stop(run.step, asked or _stop_wanted(run, hooks))
@@ -314,7 +318,7 @@ def _train(
         called = stop and _any_callback(peers, hooks)
         # Who asks for a stop in another process may have looked at what was released.
         adaptive = called or (stop and peers.processes > 1)
-        saved = last or run.step % saves == 0
+        saved = last or (not carried and run.step % every == 0)
         if saved:
             check_finite(run)
         try:
@@ -324,7 +328,8 @@ def _train(
             # After the checkpoint: steps that were given back, but not kept, cost their repeat.
             if last and run.ledger is not None:
                 settle(run, run.ledger, adaptive)
-        on_step(_progress(run))
+        if on_step is not None:
+            on_step(_progress(run))
         if stop and run.step < run.until:
             run.status, run.message = "stopped", stopped(run, hooks, asked, called)
             break
@@ -350,12 +355,12 @@ def _answered(
 
 def _begin_reserving(run: RunState) -> None:
     """Find up to which step all is reserved; and reserve what a new session draws again."""
-    run.book(max(run.step, run.own_paid))
+    run.reserved = max(run.step, run.own_paid)
     if run.ledger is None:
         return
     reserved = [intervals[-1][1] for intervals in run.since.values() if intervals]
     if reserved:  # a process that comes back makes the same messages again: they are charged once
-        run.book(max(run.reserved, min(reserved)))
+        run.reserved = max(run.reserved, min(reserved))
         return
     if run.step < run.until:
         for first, until in drawn_again(run.job, run.job.hosted, run.step):

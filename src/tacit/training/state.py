@@ -102,7 +102,6 @@ class RunState:
     started: bool = False  # whether the state before the first step was measured
     kept: int = 0  # the last step of which every process is known to have a checkpoint
     reserved: int = 0  # steps up to this one are reserved by this session, or were paid before
-    booked: float | None = None  # epsilon of these, of this process's node that spends most
     since: Mapping[int, Sequence[Interval]] = field(default_factory=dict)
     """What this session had reserved already for this process's nodes, where it comes back."""
     paid: int = 0  # steps up to this one stay charged everywhere, whether they are sent or not
@@ -151,9 +150,10 @@ class RunState:
             return self._calibrated(averages.common.to(self.job.dtype))
         return self._calibrated(consensus_of(self.job, self.trained, self.state))
 
-    def book(self, until: int) -> None:
-        """Note up to which step all is reserved, and what that costs."""
-        self.reserved, self.booked = until, self.spent("own", until)
+    @property
+    def booked(self) -> float | None:
+        """Epsilon of what is reserved, of this process's node that spends most."""
+        return self.spent("own", self.reserved)
 
     def average(self) -> None:
         """Take the models after the step that was just made into the averages."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor
 
 from tacit.base.plain_files import check_plain
@@ -55,10 +55,13 @@ class Checkpoint:
     run: str = ""
 
 
-def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> Path:
+def write(
+    folder: Path, checkpoint: Checkpoint, *, keep: int | None = None, settled: bool = True
+) -> Path:
     """Write durably under a temporary name, then rename; then delete what is older.
 
     The one before stays as well, and so do those of step `keep` and later, however many they are.
+    Unless `settled`, its new name is on the disk only when the caller has called `sync_folder`.
 
     Raises:
         InputError: it cannot be written; the older ones are as they were.
@@ -73,7 +76,9 @@ def write(folder: Path, checkpoint: Checkpoint, *, keep: int | None = None) -> P
     }
     tensors = {name: value.contiguous().cpu() for name, value in checkpoint.tensors.items()}
     with plain_errors("checkpoint", path):
-        write_private(path, save(tensors, {**metadata, "content": _content(metadata, tensors)}))
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        content = save(arrays, {**metadata, "content": _content(metadata, tensors)})
+        write_private(path, content, settled=settled)
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
         unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
         for old in unneeded:  # without waiting for the disk: one that comes back does no harm
@@ -194,7 +199,7 @@ def _read_whole(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b(json.dumps(sorted(metadata.items())).encode(), digest_size=32)
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
