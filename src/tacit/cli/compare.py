@@ -67,6 +67,10 @@ def compare(
     """
     for file in files:
         check_files(file, set_ or ())
+    from tacit.analysis.settings.fork_server import start_server
+
+    if jobs > 1:  # it loads while this process does
+        start_server()
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
     from tacit.analysis.compare.session import gather, open_folder, worst_code

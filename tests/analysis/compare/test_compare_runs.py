@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,21 +199,8 @@ def test_a_run_that_lost_its_process_goes_on(tmp_path):
 
 
 def _children():
-    """Our child processes that still live."""
-    children = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            command = stat.with_name("cmdline").read_bytes()
-        except OSError:
-            continue
-        if (
-            int(fields[1]) == os.getpid()
-            and fields[0] != "Z"
-            and b"multiprocessing-fork" in command
-        ):
-            children.add(int(stat.parent.name))
-    return children
+    """Our processes that still live."""
+    return {child.pid for child in multiprocessing.active_children()}
 
 
 def test_processes_share_the_cores(monkeypatch):
