@@ -21,7 +21,7 @@ from tacit.analysis.settings.processes import (
     run_by_executor,
     threads_a_process,
 )
-from tacit.analysis.settings.runs import complete, found_run, run_folders
+from tacit.analysis.settings.runs import complete, found_run, run_digest, run_folders
 from tacit.config import load_config
 from tacit.errors import InputError
 
@@ -141,7 +141,8 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path):
     for name in member.path.glob("checkpoint-*"):
         name.unlink()
     assert not checkpoint.exists()
-    assert found_run(out / "runs", "any", again.config) == again.path
+    digest = run_digest(again.config)
+    assert found_run(out / "runs", "any", again.config, digest) == again.path
 
 
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
