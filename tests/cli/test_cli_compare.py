@@ -146,7 +146,7 @@ def test_an_interrupt_stops_cleanly_and_a_rerun_goes_on(file):
     process = start_tacit(*arguments)
     runs = Path("runs/compare-clips/runs")
     until = time.monotonic() + 100
-    while not list(runs.glob("*/checkpoint-*")) and time.monotonic() < until:
+    while not list(runs.glob("[!.]*/checkpoint-*")) and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)

@@ -55,6 +55,11 @@ def read_plain(path: str | Path, most: int) -> bytes:
         return file.read(os.fstat(file.fileno()).st_size)  # what is added meanwhile is left out
 
 
+_ALWAYS_FITS = (
+    2**22
+)  # bytes, of which nobody asks how much memory there is: that takes milliseconds
+
+
 def check_plain(path: str | Path) -> None:
     """Refuse what a library must not open: no plain file, or more than memory holds twice.
 
@@ -62,8 +67,8 @@ def check_plain(path: str | Path) -> None:
         OSError: as `open_plain`; also if it is too large.
     """
     with open_plain(path) as file:
-        size, free = os.fstat(file.fileno()).st_size, host_bytes()
-    if 2 * size > free:
+        size = os.fstat(file.fileno()).st_size
+    if size > _ALWAYS_FITS and 2 * size > (free := host_bytes()):
         reason = f"holds {in_words(size)}, for which {in_words(free)} of memory are too few"
         raise OSError(errno.EINVAL, reason, str(path))
 

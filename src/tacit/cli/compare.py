@@ -67,6 +67,10 @@ def compare(
     """
     for file in files:
         check_files(file, set_ or ())
+    from tacit.analysis.settings.fork_server import start_server
+
+    if jobs > 1:  # it loads while this process does
+        start_server()
     from tacit.analysis.compare.document import figure_document, watching
     from tacit.analysis.compare.figure import FigureOptions, load_figure
     from tacit.analysis.compare.session import gather, open_folder, worst_code
@@ -89,6 +93,11 @@ def compare(
         check_new("--picture", picture)
         optional("matplotlib")
     figure = load_figure(files, FigureOptions(tuple(set_ or ()), quick, seeds))
+    undrawn: InputError | None = None
+    try:  # before the runs, which wait for their processes as long
+        from tacit.report import pictures
+    except InputError as missing:
+        undrawn = missing
     with (
         kept(_RUNS_KEPT),
         opened_executor(executor) as workers,
@@ -108,10 +117,8 @@ def compare(
     write_private(folder / "compare.json", dump(found).encode())
     write_private(folder / "compare.html", html.encode())
     names = ["compare.html"]
-    try:
-        from tacit.report import pictures
-    except InputError as missing:
-        typer.echo(f"tacit: no figure-*.svg is drawn: {missing}", err=True)
+    if undrawn is not None:
+        typer.echo(f"tacit: no figure-*.svg is drawn: {undrawn}", err=True)
     else:
         title, note = document["title"], picture_note(document)
         drawn = {axis: panels(document, axis) for axis in document["x"]}

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tacit.algorithms import source_of
@@ -139,7 +140,7 @@ class Plan:
         nodes = [self.nodes[number] for number in counted]
         source = source_of(self.config.algorithm.definition)
         return {
-            "experiment": to_toml(known_as(self.config)),
+            "experiment": self._experiment,
             "parameters": self.parameters,
             "records": [node.records for node in nodes],
             "noise_scale": [node.noise_scale for node in nodes],
@@ -154,6 +155,10 @@ class Plan:
             **({} if self.features is None else {"features": self.features}),
             **({} if source is None else {"algorithm": source}),
         }
+
+    @cached_property
+    def _experiment(self) -> str:
+        return to_toml(known_as(self.config))
 
 
 def unit_of(config: Config, person: str | None) -> UnitTerms:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from tacit.analysis.settings.processes import (
     run_by_executor,
     threads_a_process,
 )
-from tacit.analysis.settings.runs import complete, found_run, run_folders
+from tacit.analysis.settings.runs import complete, found_run, run_digest, run_folders
 from tacit.config import load_config
 from tacit.errors import InputError
 
@@ -141,7 +141,8 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path):
     for name in member.path.glob("checkpoint-*"):
         name.unlink()
     assert not checkpoint.exists()
-    assert found_run(out / "runs", "any", again.config) == again.path
+    digest = run_digest(again.config)
+    assert found_run(out / "runs", "any", again.config, digest) == again.path
 
 
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
@@ -203,21 +204,8 @@ def test_a_run_that_lost_its_process_goes_on(tmp_path):
 
 
 def _children():
-    """Our child processes that still live."""
-    children = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            command = stat.with_name("cmdline").read_bytes()
-        except OSError:
-            continue
-        if (
-            int(fields[1]) == os.getpid()
-            and fields[0] != "Z"
-            and b"multiprocessing-fork" in command
-        ):
-            children.add(int(stat.parent.name))
-    return children
+    """Our processes that still live."""
+    return {child.pid for child in multiprocessing.active_children()}
 
 
 def test_processes_share_the_cores(monkeypatch):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from experiments import experiment, tree, write_module
 from forks import forks
@@ -200,3 +203,23 @@ def test_one_call_of_a_worker():
             call_there(one, raises)
         with pytest.raises(PeerError, match="its process was lost"):
             call_there(one, partial(os._exit, 3))
+
+
+def as_found_there():
+    # Compiled loops and pages, which a run loads when it first needs them.
+    loaded = {"tacit.kernels.linear", "tacit.report.run_page"} <= set(sys.modules)
+    return loaded, os.environ["GIVEN"], torch.get_num_threads(), np.random.random()
+
+
+def test_processes_have_loaded_all_and_are_as_they_are_asked(monkeypatch):
+    """Whatever the server that they are forked from was started with."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    drawn = set()
+    for jobs, threads in ((2, 3), (3, 2)):
+        monkeypatch.setenv("GIVEN", str(jobs))
+        with Processes(jobs) as processes:
+            *found, number = call_there(processes, as_found_there)
+        assert found == [sys.platform == "linux", str(jobs), threads]
+        drawn.add(number)
+    assert len(drawn) == 2

@@ -141,7 +141,7 @@ def gather(
             config = setting.runs[turn]
             digest = digests[id(config)]
             if digest not in requests:
-                path = found_run(folder / RUNS, name, config)
+                path = found_run(folder / RUNS, name, config, digest)
                 requests[digest] = WantedRun(name, config, path)
     outcomes = complete(
         list(requests.values()), make_whole, jobs=jobs, executor=executor, monitor=monitor

@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from tacit.analysis.settings.fork_server import SIGNALS, Forked, start_server
 from tacit.config import Config
 from tacit.errors import DivergenceError, InputError, PeerError, describe
 from tacit.models.imports import call_function
@@ -47,7 +47,6 @@ _PATIENCE = 0.2  # seconds between two looks at whether to stop
 _EVERY = 0.5  # seconds between two looks at how far runs are
 _LEFT = 130  # exit code of a process that was asked to stop
 _TRIES = 3  # of a run whose worker is lost
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -389,63 +388,47 @@ class Processes(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         """Hand it to a process that has nothing to do, which is started if there is none."""
-        idle = [one for one, last in self._last.items() if last.done() and one.alive]
-        with _start_conditions(self._threads):
-            for one in idle:
-                with suppress(BrokenExecutor):  # it was killed since
-                    self._last[one] = one.executor.submit(function, *args, **options)
-                    return self._last[one]
-            one = _Process()
-            self._last[one] = one.executor.submit(function, *args, **options)
-            return self._last[one]
+        for one in [one for one, last in self._last.items() if last.done() and one.alive]:
+            with suppress(BrokenExecutor):  # it was killed since
+                self._last[one] = one.executor.submit(function, *args, **options)
+                return self._last[one]
+        start_server()
+        one = _Process(self._threads)
+        self._last[one] = one.executor.submit(function, *args, **options)
+        return self._last[one]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End them at once, whatever threads a user's module has begun."""
         for one in self._last:
-            for process in one.started:
-                process.kill()
-            one.executor.shutdown()
+            one.kill()
 
 
-class _Process(SpawnContext):
+class _Process:
     """An executor of one process, so that one that is killed takes no other along."""
 
-    def __init__(self) -> None:
-        self.started: list[BaseProcess] = []
-        self.executor = ProcessPoolExecutor(1, self, _begin)
-
-    def Process(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
-        self.started.append(SpawnContext.Process(*args, **options))
-        return self.started[-1]
+    def __init__(self, threads: int) -> None:
+        self._context = Forked()
+        starting = threads, dict(os.environ)
+        self.executor = ProcessPoolExecutor(1, self._context, _begin, starting)
 
     @property
     def alive(self) -> bool:
-        return all(process.is_alive() for process in self.started)
+        return all(process.is_alive() for process in self._context.started)
+
+    def kill(self) -> None:
+        for process in self._context.started:
+            process.kill()
+        self.executor.shutdown()
 
 
-@contextmanager
-def _start_conditions(threads: int) -> Iterator[None]:
-    """What a process inherits that is started within: its threads, and no signals as yet.
-
-    A Ctrl-C goes to every process of a terminal, but is meant for the parent, who then asks each to
-    stop: until a process can ignore it, it is blocked there.
-    """
-    previous = os.environ.get("OMP_NUM_THREADS")
-    signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    try:
-        yield
-    finally:
-        os.environ.pop("OMP_NUM_THREADS")
-        if previous is not None:
-            os.environ["OMP_NUM_THREADS"] = previous
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-
-
-def _begin() -> None:
-    for number in _SIGNALS:  # they are for the parent; those that are pending are forgotten
+def _begin(threads: int, environment: Mapping[str, str]) -> None:
+    for number in SIGNALS:  # they are for the parent; those that are pending are forgotten
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    os.environ.clear()  # the server's, which may be older than what it stands for
+    os.environ.update(environment, OMP_NUM_THREADS=str(threads))
+    torch.set_num_threads(threads)
+    np.random.seed()  # noqa: NPY002  # of a user's module: forks have it in common
     os.dup2(2, 1)  # what a user's module prints does not mix with what the parent prints
     threading.Thread(target=_watch, daemon=True).start()
 

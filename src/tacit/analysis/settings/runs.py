@@ -61,12 +61,11 @@ def run_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def found_run(folder: Path, name: str, config: Config) -> Path:
+def found_run(folder: Path, name: str, config: Config, digest: str) -> Path:
     """Where a run of this experiment has ended, else where one can go on, else a new place.
 
-    It is called by the name, the seed and the digest; one of another name counts as well.
+    It is called by the name, the seed and the `run_digest`; one of another name counts as well.
     """
-    digest = run_digest(config)
     tries = sorted(
         (path for path in run_folders(folder) if re.search(rf"-{digest}(\.\d+)?$", path.name)),
         key=lambda path: (len(path.name), path.name),

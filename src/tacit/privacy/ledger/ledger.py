@@ -438,7 +438,7 @@ class Ledger(AbstractContextManager["Ledger"]):
     @property
     def run_id(self) -> str:
         """Random identity of the run, 32 hexadecimal digits."""
-        return self._current().run_id
+        return self._entered()
 
     @property
     def digest(self) -> str:

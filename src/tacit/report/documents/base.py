@@ -32,8 +32,8 @@ MOST_BYTES = 2**26  # of a document; read, it takes some 25 times as much memory
 
 def _optional_number(value: object) -> float | None:
     """A number as it is, or None; also for an integer that no float can hold."""
-    if value is None:
-        return None
+    if value is None or type(value) is float:
+        return value
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PydanticCustomError("number", "must be a number or null")
     if isinstance(value, float):
@@ -96,11 +96,15 @@ def as_dict(document: Document) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if value is None or type(value) in (str, int, bool, float):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     if isinstance(value, Document):
         return as_dict(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return (
+        {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    )
 
 
 def plain_json(value: Any) -> Any:
@@ -109,10 +113,10 @@ def plain_json(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(item) for item in value]
+    if isinstance(value, (dict, Mapping)):  # to ask whether it is any other mapping takes long
+        return {key: plain_json(item) for key, item in value.items()}
     return plain_json(as_dict(value)) if isinstance(value, Document) else value
 
 
