@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "a body that was changed on its way is taken",
         FRAMES,
-        "if digest_of(body) != head.digest:",
+        "if digest_of(body) != digest:",
         "if False:",
         OF_FRAMES,
     ),

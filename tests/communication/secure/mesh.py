@@ -188,7 +188,7 @@ class Mesh:
         """A frame that a site has sent, checked."""
         return frames.unpack(
             message, run=RUN, own=rank, sites=self.names, largest=2**30, verify=self.keys.verify
-        )
+        )[0]
 
     def end(self):
         self._ended = True

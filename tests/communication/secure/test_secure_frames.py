@@ -27,7 +27,7 @@ def packed(frame=FRAME, run=RUN, key=None):
 def read(message, own=0, run=RUN, largest=LARGEST):
     return frames.unpack(
         message, run=run, own=own, sites=SITES, largest=largest, verify=KEYS.verify
-    )
+    )[0]
 
 
 def refused(message, **more):

@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tacit.errors import PeerError
@@ -109,34 +109,14 @@ def unpack(
     sites: Sequence[str],
     largest: int,
     verify: Verify,
-) -> Frame:
-    """The frame that some bytes are; arguments and errors are those of `unpack_head`."""
-    head, length = unpack_head(
-        message, run=run, own=own, sites=sites, largest=largest, verify=verify, whole=True
-    )
-    body: Body = message if isinstance(message, bytes) else memoryview(message)
-    body = body[len(message) - length :]
-    if digest_of(body) != head.digest:
-        raise RefusedError(f"a message in the name of {sites[head.sender]} was changed on its way")
-    return replace(head, body=body)
-
-
-def unpack_head(
-    message: bytes | bytearray,
-    *,
-    run: bytes,
-    own: int,
-    sites: Sequence[str],
-    largest: int,
-    verify: Verify,
-    whole: bool = False,
+    whole: bool = True,
 ) -> tuple[Frame, int]:
-    """The frame that some bytes begin, still without its body, and how many bytes that has.
+    """The frame that some bytes are, and how many bytes its body has.
 
     All of it was signed by the sender, and the length and the digest of the body with it. The
-    `message` is as it came, its head at least; it must be of the `run`, and to `own`, the rank of
-    this site. `sites` are the names of all by rank, `largest` is how many bytes a body may have,
-    and `whole` says whether the body must follow, and nothing else.
+    `message` is as it came; it must be of the `run`, and to `own`, the rank of this site. `sites`
+    are the names of all by rank, and `largest` is how many bytes a body may have. Where it is not
+    `whole`, but the beginning of one, its head at least, the frame is without its body.
 
     Raises:
         RefusedError: it is no frame, or not one of this run, to this site, or of the sender that it
@@ -172,4 +152,9 @@ def unpack_head(
     topic = signed[_HEADER.size :].decode("ascii", "replace")
     if not topic.isascii() or not topic.isprintable():
         raise RefusedError(f"{sites[sender]} sent a message whose topic is none")
-    return Frame(kind, sender, receiver, session, number, topic, b"", digest), length
+    body: Body = b""
+    if whole:
+        body = message[ends:] if isinstance(message, bytes) else memoryview(message)[ends:]
+        if digest_of(body) != digest:
+            raise RefusedError(f"a message in the name of {sites[sender]} was changed on its way")
+    return Frame(kind, sender, receiver, session, number, topic, body, digest), length

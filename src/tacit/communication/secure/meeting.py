@@ -205,11 +205,6 @@ class Meeting:
         return [self.sites[rank] for rank, view in self.peers.items() if view.beat is None]
 
 
-def given_up(name: str) -> MeetAnewError:
-    """The error of a session that a site has given up before any step of it."""
-    return MeetAnewError(f"{name} has given up the session, of which no step was begun")
-
-
 def spared(why: str, rank: int) -> MeetAnewError:
     """The error of a session in which a site that has come back cannot take part, and why."""
     return MeetAnewError(why, frozenset({rank}))

@@ -54,7 +54,6 @@ from tacit.communication.secure.frames import (
     digest_of,
     pack,
     unpack,
-    unpack_head,
 )
 from tacit.communication.secure.journal import (
     RECEIVED,
@@ -65,9 +64,9 @@ from tacit.communication.secure.journal import (
     Record,
     Session,
 )
-from tacit.communication.secure.meeting import Meeting, given_up, spared
+from tacit.communication.secure.meeting import Meeting, spared
 from tacit.communication.secure.streams import FACT_TOPIC, PeerView, Streams, cost
-from tacit.errors import GoneError, PeerError
+from tacit.errors import GoneError, MeetAnewError, PeerError
 
 if TYPE_CHECKING:
     from tacit.communication.secure.carrier import Carrier
@@ -157,7 +156,6 @@ class Wire:
         self.largest = largest
         self._run, self._journal, self._sign = run, journal, sign
         self._unpacked = partial(unpack, run=run, own=own, sites=self.sites, verify=verify)
-        self._begun = partial(unpack_head, run=run, own=own, sites=self.sites, verify=verify)
         self._lets_leave, self.lets_begin = lets_leave, lets_begin
         self._unbegun = True  # no step of the session, by any process of this site
         self._token = secrets.token_hex(16)  # of this process
@@ -548,7 +546,7 @@ class Wire:
         if self._carrier is None or self._failure is not None:
             return  # not yet, or not any more: it is not acknowledged, and comes again
         try:
-            frame = self._unpacked(message, largest=self.largest)
+            frame, _ = self._unpacked(message, largest=self.largest)
             if frame.kind == BEAT:
                 self._heard_beat(frame)
             else:
@@ -588,7 +586,8 @@ class Wire:
                     if beat.step >= 0 and new:  # it waits, and does not come as if to the start
                         self.back[frame.sender] = (now, beat)
                 elif self._unbegun and (beat.state == "forming" or self.own in left):
-                    error = given_up(self.sites[frame.sender])
+                    why = "has given up the session, of which no step was begun"
+                    error = MeetAnewError(f"{self.sites[frame.sender]} {why}")
                     self._failure = self._failure or error
                     self._changed.notify_all()
                 elif beat.state != "done":
@@ -644,7 +643,7 @@ class Wire:
     def begins(self, piece: bytes) -> int:
         """How many bytes a frame has of which this is the beginning; 0 where it is not taken."""
         try:
-            head, length = self._begun(piece, largest=self.largest)
+            head, length = self._unpacked(piece, largest=self.largest, whole=False)
             with self._changed:
                 taken = head.kind == DATA and self._is_taken(head, length)
                 return LONGEST_HEAD + length if taken else 0
