@@ -55,11 +55,6 @@ def read_plain(path: str | Path, most: int) -> bytes:
         return file.read(os.fstat(file.fileno()).st_size)  # what is added meanwhile is left out
 
 
-_ALWAYS_FITS = (
-    2**22
-)  # bytes, of which nobody asks how much memory there is: that takes milliseconds
-
-
 def check_plain(path: str | Path) -> None:
     """Refuse what a library must not open: no plain file, or more than memory holds twice.
 
@@ -68,7 +63,8 @@ def check_plain(path: str | Path) -> None:
     """
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
-    if size > _ALWAYS_FITS and 2 * size > (free := host_bytes()):
+    # To ask takes milliseconds, and a small one always fits.
+    if size > 2**22 and 2 * size > (free := host_bytes()):
         reason = f"holds {in_words(size)}, for which {in_words(free)} of memory are too few"
         raise OSError(errno.EINVAL, reason, str(path))
 

@@ -171,7 +171,6 @@ def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path):
     assert _children() == set()
 
 
-@pytest.mark.usefixtures("forked_workers")
 def test_a_run_that_lost_its_process_goes_on(tmp_path):
     killed: list[int] = []
 

@@ -115,7 +115,6 @@ CARELESS = """
 """
 
 
-@pytest.mark.usefixtures("forked_workers")
 def test_a_run_leaves_its_worker_as_a_fresh_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = write_module(tmp_path, CARELESS)

@@ -12,24 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROOT = str(Path(__file__).parents[3])  # where `tacit` lies, which may be nowhere on its own path
-
-
-class Forked(ForkServerContext):
-    """Makes processes as `multiprocessing` does, and knows those that it `started`."""
-
-    def __init__(self) -> None:
-        self.started: list[BaseProcess] = []
-
-    def Process(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # noqa: D102
-        self.started.append(ForkServerContext.Process(*args, **options))
-        return self.started[-1]
 
 
 def start_server() -> None:

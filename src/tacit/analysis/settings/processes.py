@@ -29,13 +29,15 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tacit.analysis.settings.fork_server import SIGNALS, Forked, start_server
+from tacit.analysis.settings.fork_server import SIGNALS, start_server
 from tacit.config import Config
 from tacit.errors import DivergenceError, InputError, PeerError, describe
 from tacit.models.imports import call_function
@@ -400,25 +402,25 @@ class Processes(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End them at once, whatever threads a user's module has begun."""
         for one in self._last:
-            one.kill()
+            for process in one.started:
+                process.kill()
+            one.executor.shutdown()
 
 
-class _Process:
+class _Process(ForkServerContext):
     """An executor of one process, so that one that is killed takes no other along."""
 
     def __init__(self, threads: int) -> None:
-        self._context = Forked()
-        starting = threads, dict(os.environ)
-        self.executor = ProcessPoolExecutor(1, self._context, _begin, starting)
+        self.started: list[BaseProcess] = []
+        self.executor = ProcessPoolExecutor(1, self, _begin, (threads, dict(os.environ)))
+
+    def Process(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        self.started.append(ForkServerContext.Process(*args, **options))
+        return self.started[-1]
 
     @property
     def alive(self) -> bool:
-        return all(process.is_alive() for process in self._context.started)
-
-    def kill(self) -> None:
-        for process in self._context.started:
-            process.kill()
-        self.executor.shutdown()
+        return all(process.is_alive() for process in self.started)
 
 
 def _begin(threads: int, environment: Mapping[str, str]) -> None:
