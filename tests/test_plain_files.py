@@ -39,10 +39,10 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path):
 def test_what_memory_does_not_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
-        file.truncate(2**20)
+        file.truncate(2**23)
     check_plain(path)
-    monkeypatch.setattr(plain_files, "host_bytes", lambda: 2**21 - 1)
-    with pytest.raises(OSError, match=r"holds 1\.05 MB, for which 2\.1 MB of memory are too few"):
+    monkeypatch.setattr(plain_files, "host_bytes", lambda: 2**24 - 1)
+    with pytest.raises(OSError, match=r"holds 8\.39 MB, for which 16\.8 MB of memory are too few"):
         check_plain(path)
     path.open("wb").truncate(2**40)  # announces a terabyte, and holds none of it
     with pytest.raises(InputError, match="holds more than"):

@@ -16,10 +16,8 @@ from pathlib import Path
 _EXPERIMENT = {
     "task": {"dataset": "digits", "model": "logistic"},
     "nodes": {"count": 8},
-    "topology": {"graph": "exponential"},
-    "algorithm": {"name": "privsgp", "learning_rate": 0.1, "clip": 1.0},
     "privacy": {"epsilon": 2.0, "delta": 1e-4, "noise_seed": 0},
-    "train": {"steps": 1, "batch": 32},
+    "train": {"steps": 1},
 }
 
 
