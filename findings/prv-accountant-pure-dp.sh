@@ -4,9 +4,7 @@
 #
 # Composed 100 times, a mechanism of epsilon 1 costs 79.8 at delta = 1e-5; the accountant says 69.9 to 70.1, and
 # at the upper of these the true delta is 140 times 1e-5. Composed 300 times, epsilon 200 becomes "133.9 to
-# 134.1", 1,000 times 578 becomes "45.7 to 45.9": more steps cost less. With few steps or a small epsilon it is right. The
-# grid of losses, whose ends are joined in a Fourier transform, is made as wide as a bound by Renyi divergence asks
-# for, and the divergence used, (alpha - 1) epsilon / alpha, is below the true one for alpha near 1 (at 1 it is 0).
+# 134.1", 1,000 times 578 becomes "45.7 to 45.9": more steps cost less. With few steps or a small epsilon it is right.
 #
 # The truth is that of randomized response, the worst mechanism of pure privacy (Kairouz et al., ICML 2015): a sum
 # over a binomial distribution. Exit status 0 while this holds.

@@ -64,7 +64,7 @@ def written(folder, config):
 def check_equal(config, server, parties, folder):
     """The server's model is the simulator's, and so is each node's certified epsilon.
 
-    In an actor of Ray's the accountant's last bit may be another one.
+    But for its last bit: the accountant's matrix products sum in another order on other threads.
     """
     alone = tacit.train(config)
     ended = load_file(server / "model.safetensors")

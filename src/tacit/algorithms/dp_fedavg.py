@@ -103,9 +103,7 @@ def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepConte
     for part in range(options.local_steps):
         total = context.batch_gradient(x, k, part=part, clipped=False)
         gradient = total.div_(context.batch_size)
-        x = x.sub(gradient, alpha=rate)
-        if options.regulariser != "none":
-            x = prox(options.regulariser, x, rate, options.regularisation)
+        x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
     return x
 
 
