@@ -269,6 +269,20 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_all(override, where, me
     assert meant in error.expected
 
 
+@pytest.mark.parametrize(
+    ("raw", "where"),
+    [
+        ({"task": {"data": "digits"}}, "task.data"),
+        ({"tasks": {"dataset": "digits"}}, "[tasks]"),
+        ({"task": {"model": "mlp"}}, "task.dataset"),
+    ],
+)
+def test_a_key_that_is_misspelt_is_said_before_one_that_is_missing(raw, where):
+    with pytest.raises(InputError) as refused:
+        load_config(raw)
+    assert refused.value.where == where
+
+
 def test_an_option_of_another_algorithm_is_unknown():
     error = refusal("algorithm.name=dp2-sgd", "algorithm.momentum=0.9")
     assert error.where == "algorithm.momentum"

@@ -384,10 +384,6 @@ def load_config(
             raise InputError(
                 "task.dataset", section["dataset"], "leave it out where nodes= is passed"
             )
-    elif not (saved or own) and raw.get("task", {}).get("dataset", GIVEN) == GIVEN:
-        raise InputError(
-            "task.dataset", raw.get("task", {}).get("dataset"), "name a data set, such as 'digits'"
-        )
     if loss is not None:
         raw.setdefault("task", {}).setdefault("loss", loss)
     if given_model:
@@ -401,6 +397,9 @@ def load_config(
     if not trusted and "algorithm" in raw:
         raw["algorithm"] = AlgorithmSection.unread(raw["algorithm"])
     config = Config(**raw).with_names(names)
+    if count is None and not (saved or own) and config.task.dataset == GIVEN:
+        given = raw.get("task", {}).get("dataset")  # said last: a key that is misspelt comes before
+        raise InputError("task.dataset", given, "name a data set, such as 'digits'")
     if config.given is None and config.algorithm.is_read:
         checks.check_named(config.topology, config.algorithm, config.faults, config.nodes.count)
     return config

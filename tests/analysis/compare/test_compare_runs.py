@@ -84,7 +84,8 @@ def test_what_fails_does_not_take_the_others_along(tmp_path):
     gathered = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"), monitor=monitor)
     wrong, diverged, good = gathered.members
     assert "train.batch" in str(heard[0])
-    assert wrong.error == "its own data or settings were refused; see its own screen"
+    assert wrong.error == heard[0]
+    assert wrong.told == "its own data or settings were refused; see its own screen"
     assert "no longer finite" in str(diverged.error)
     assert good.complete
     assert not diverged.complete

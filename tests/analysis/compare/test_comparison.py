@@ -49,6 +49,14 @@ def test_a_row_is_a_run(made):
     assert (others.runs.made, len(others.to_pandas())) == (0, 2)
 
 
+def test_why_a_run_was_refused_is_said_here_and_in_no_document(tmp_path, caplog):
+    refused = tacit.compare(experiment(train={"batch": 5000}), out=tmp_path / "out")
+    (row,) = refused.to_pandas().itertuples()
+    assert row.error.startswith("train.batch = 5000: ")
+    assert row.error in caplog.text
+    assert "5000: " not in refused.document.model_dump_json()
+
+
 def test_workers_of_ones_own_make_the_runs(tmp_path):
     of, grid = experiment(train={"steps": 2}), {"algorithm.learning_rate": RATES}
     with ThreadPoolExecutor(1) as executor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -15,6 +16,7 @@ from tacit.analysis.compare.document import figure_document, largest
 from tacit.analysis.compare.figure import figure_of
 from tacit.analysis.compare.session import FigureRuns, gather, open_folder
 from tacit.analysis.settings.changes import UNSET, choice_text, flat_keys, grid_points
+from tacit.analysis.settings.processes import Monitor, Outcome, WantedRun
 from tacit.analysis.settings.runs import scores_of
 from tacit.config import flat, read_sections
 from tacit.errors import InputError, optional
@@ -26,6 +28,8 @@ from tacit.report.terminal import terminal
 from tacit.training.api import Source, check_arguments
 
 _DRAWN = 12  # lines that can be told apart
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,8 +136,16 @@ def compare(
     lines = [{"name": name or "experiment", "set": said} for name, said in named.items()]
     title = {"title": "comparison", "seeds": seeds}
     figure = figure_of(Path("compare"), {"figure": {**title, "line": lines}})
-    runs = gather(figure, open_folder(Path(out)), jobs=jobs, executor=executor)
+    monitor = Monitor(done=_log_failure)
+    folder = open_folder(Path(out))
+    runs = gather(figure, folder, jobs=jobs, executor=executor, monitor=monitor)
     return ManyRuns(figure_document(runs), runs)
+
+
+def _log_failure(request: WantedRun, outcome: Outcome) -> None:
+    """What no document says, since it may quote a record: for the own screen."""
+    if outcome.told is not None:
+        _log.warning("%s: %s", request.name, outcome.message)
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -244,7 +244,7 @@ def _point(
                 seed=member.config.train.seed,
                 status="unfinished" if member.result is None else member.result.status,
                 cached=member.cached,
-                error=member.error,
+                error=member.told,
             )
             for member in members
         ),

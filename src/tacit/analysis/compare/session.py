@@ -83,7 +83,8 @@ class LineRun:
     """One run of a line: its resolved experiment, folder, and what is known of its end.
 
     `cached`: it had ended before. Without a `result` it has not ended, and `error` says why;
-    beside one, why it is not that of a whole run. `code` is the exit code of that error.
+    beside one, why it is not that of a whole run. `told` is what documents say of it, where the
+    error is for the own screen alone. `code` is the exit code of that error.
     """
 
     config: Config
@@ -92,6 +93,7 @@ class LineRun:
     result: ResultDocument | None
     rows: Sequence[Measurement]
     error: str | None = None
+    told: str | None = None
     code: int = 0
 
     @property
@@ -149,13 +151,14 @@ def gather(
     ended = {}
     for (digest, request), outcome in zip(requests.items(), outcomes, strict=True):
         path, result = outcome.path, read_final(outcome.path)
-        error, code = outcome.told or outcome.message, outcome.code
+        error, told, code = outcome.message, outcome.told, outcome.code
         if result is not None:
-            error, code = result.message, 2 if result.status == "diverged" else 0
+            error, told, code = result.message, None, 2 if result.status == "diverged" else 0
         elif outcome.status in UNFINISHED:
-            error, code = "not finished: run the comparison again to go on", 0
+            error, told, code = "not finished: run the comparison again to go on", None, 0
         cached, rows = outcome.status == "cached", read_rows(path)
-        ended[digest] = LineRun(request.config, path, cached, result, rows, error, code)
+        told = told or error
+        ended[digest] = LineRun(request.config, path, cached, result, rows, error, told, code)
     statuses = [outcome.status for outcome in outcomes]
     return FigureRuns(
         figure=figure,
