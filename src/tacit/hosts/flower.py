@@ -13,13 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -102,7 +101,7 @@ class _Parties:
 
     def __init__(self, party: MakeParty) -> None:
         self._party, self._made = party, dict[tuple[int, int], PrivateClient]()
-        self._one = ThreadPoolExecutor(1)  # whose thread opens a party makes all of its steps
+        self._one = Lock()
 
     def reply(self, message: Any, context: Any, *, close: bool = False) -> Any:
         """What a party replies: who it is, its message of a turn, what came of it, or why not."""
@@ -121,7 +120,8 @@ class _Parties:
 
     def in_turn(self, *asked: Any) -> Any:
         """The same of a process that several others ask."""
-        return self._one.submit(self.reply, *asked).result()
+        with self._one:
+            return self.reply(*asked)
 
     def connect(self, address: str) -> None:
         """Reply to what comes through this socket from now on."""
