@@ -1,11 +1,9 @@
 """What a party's run speaks through where somebody else carries its messages.
 
-A step of an algorithm asks its exchange, and goes on with the answer. Here it stands still at each
-question until the answer has come, in a thread of its own. Where it was cut off there, another
-process makes the step again from its beginning: what its context gave the first time, sums over
-records and noise, it is then given again to the last bit, and nothing is drawn or released a second
-time. All of that is part of the checkpoint which is written before a message is handed out, so that
-the same bytes are sent; but the unclipped sums of local steps, which are computed again.
+A step asks its exchange, and stands still until the answer has come, in a thread of its own. Where
+it was cut off there, who goes on makes it again from its beginning, given what its context gave the
+first time: sums over records and noise, which the checkpoint has that is written before a message
+is handed out, but for unclipped sums, which are computed again. So the same bytes are sent.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -27,8 +27,9 @@ from typing import Any, Self, cast
 from weakref import finalize
 
 from tacit.base.private_files import new_private_file, plain_errors, remove_files, sync_folder
+from tacit.base.standing import PATIENCE, StandingCall
 from tacit.communication.peers import ALONE
-from tacit.errors import InputError, PeerError
+from tacit.errors import InputError
 from tacit.hosts.by_hand import (
     HERE,
     SERVER,
@@ -41,7 +42,6 @@ from tacit.hosts.by_hand import (
     taped,
     was_waiting,
 )
-from tacit.hosts.standing import PATIENCE, Standing
 from tacit.training.api import Source, understood, warn_of
 from tacit.training.finish import result_document
 from tacit.training.hooks import Hooks
@@ -127,7 +127,8 @@ class PrivateClient:
         text = json.dumps(others.said, sort_keys=True).encode()
         self.agreed = hashlib.blake2b(text, digest_size=16).hexdigest()
         self._exchange: ByHand  # of the run that is open
-        self._standing: Standing[RunState | Result] | None = None
+        self._standing: StandingCall[RunState | Result]
+        self._end: finalize[..., PrivateClient] | None = None
         self._run: RunState | None = None
         self._result: Result | None = None
         self._process: int | None = None  # that has opened it
@@ -196,10 +197,9 @@ class PrivateClient:
 
     def close(self) -> None:
         """Let go of the folder: the next call, here or in another process, goes on from it."""
-        if self._standing is not None:
+        if self._end is not None and self._end.detach():
             self._standing.end()
-            self._end.detach()
-        self._standing = self._run = None
+        self._run = None
 
     def __enter__(self) -> Self:
         return self
@@ -236,25 +236,19 @@ class PrivateClient:
             returned_to = saved.step if was_waiting(saved.tensors) else None
         memory = PartyMemory(None if folder is None else folder / _MEMORY, returned_to)
         exchange = ByHand(job.hosted[0], graphs_of(job), dtype=job.dtype, device=job.device)
-
-        def context(*given: Any) -> StackedContext:
-            plan, model, data, keys, _, hosted, shared = given
-            inner = StackedContext(plan, model, data, keys, exchange, hosted, shared)
-            return cast(StackedContext, taped(inner, exchange))
-
         steps = running(
             job,
             Hooks(()),
             self._out,
             begun,
             alone=TheOthers(job.hosted[0], self._records, memory),
-            make_context=context,
+            make_context=lambda *given: cast(Any, taped(StackedContext(*given), exchange)),
             communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
             carried=True,
         )
         self._exchange = exchange
-        self._standing = Standing(partial(_made, steps, exchange, returned_to is not None))
+        self._standing = StandingCall(partial(_made, steps, exchange, returned_to is not None))
         # Also when nobody holds this any more, and before the interpreter is taken down.
         self._end = finalize(self, self._standing.end, PATIENCE)
         self._go_on()
@@ -262,7 +256,6 @@ class PrivateClient:
         return exchange
 
     def _go_on(self) -> None:
-        assert self._standing is not None
         try:
             moved = self._standing.go_on()
         except BaseException:
@@ -281,7 +274,7 @@ def _made(
     stand: Callable[[RunState | Result], None],
 ) -> Result:
     """Make all steps; stand once the run is begun, or has come back to its message, and at each."""
-    try:
+    with closing(steps):
         run = cast(RunState, next(steps))
         path = None if run.folder is None else run.folder.path
         written = exchange.turn if returns else -1
@@ -294,25 +287,19 @@ def _made(
             stand(run)
 
         exchange.stand = asked
-        if returns:
+        if returns and path is not None:
             _check_turn(path, exchange.turn)
-        else:
+        if not returns:
             exchange.forget()  # what the start of the method was given is in its state
             stand(run)
-        for moved in steps:
+        while not isinstance(moved := next(steps), Result):
             exchange.forget()
-            if isinstance(moved, Result):
-                return moved
-    except BaseException:
-        with suppress(PeerError, StopIteration):
-            steps.throw(PeerError("this party's run is over"))
-        raise
-    raise AssertionError("a run ends with its result")
+        return moved
 
 
-def _check_turn(folder: Path | None, turn: int) -> None:
+def _check_turn(folder: Path, turn: int) -> None:
     """Refuse to go on from before a message that has left."""
-    for path in () if folder is None else folder.glob(f"{_TURN}*"):
+    for path in folder.glob(f"{_TURN}*"):
         sent = path.name.removeprefix(_TURN)
         if not sent.isdecimal() or int(sent) > turn:
             expected = (

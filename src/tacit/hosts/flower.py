@@ -76,7 +76,7 @@ class _PrivateApp(ClientApp):  # type: ignore[misc]
             self._keepers[place] = kept, _connected(ray, kept)
         kept, socket = self._keepers[place]
         if socket is None:
-            return ray.get(kept.in_turn.remote(message, context))
+            return ray.get(kept.reply.remote(message, context))
         try:
             socket.send((message, context))
             return socket.recv()
@@ -101,27 +101,23 @@ class _Parties:
 
     def __init__(self, party: MakeParty) -> None:
         self._party, self._made = party, dict[tuple[int, int], PrivateClient]()
-        self._one = Lock()
+        self._one = Lock()  # several others ask
 
     def reply(self, message: Any, context: Any, *, close: bool = False) -> Any:
         """What a party replies: who it is, its message of a turn, what came of it, or why not."""
         key = context.run_id, context.node_id
-        try:
-            if key not in self._made:
-                self._made[key] = self._party(context)
-            content = _answer(self._made[key], message)
-            if close:
-                self._made[key].close()
-            return Message(content, reply_to=message)
-        except Exception as error:
-            if key in self._made:
-                self._made.pop(key).close()
-            return _refusal(message, error)
-
-    def in_turn(self, *asked: Any) -> Any:
-        """The same of a process that several others ask."""
         with self._one:
-            return self.reply(*asked)
+            try:
+                if key not in self._made:
+                    self._made[key] = self._party(context)
+                content = _answer(self._made[key], message)
+                if close:
+                    self._made[key].close()
+                return Message(content, reply_to=message)
+            except Exception as error:
+                if key in self._made:
+                    self._made.pop(key).close()
+                return _refusal(message, error)
 
     def connect(self, address: str) -> None:
         """Reply to what comes through this socket from now on."""
@@ -130,7 +126,7 @@ class _Parties:
     def _serve(self, socket: Connection) -> None:
         with suppress(EOFError, OSError):  # who asked has ended
             while True:
-                socket.send(self.in_turn(*socket.recv()))
+                socket.send(self.reply(*socket.recv()))
 
 
 def _connected(ray: Any, kept: Any) -> Connection | None:

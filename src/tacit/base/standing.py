@@ -13,7 +13,7 @@ T = TypeVar("T")
 PATIENCE = 10.0  # seconds for the end of a call whose holder is gone
 
 
-class Standing(Generic[T]):
+class StandingCall(Generic[T]):
     """A call of `work`, which is given what it stands still with: a function of what to say then.
 
     Calling that, `work` waits, and raises `PeerError` there where the call is ended. It must hold
