@@ -47,6 +47,20 @@ def test_what_lies_under_the_temporary_name_is_not_followed(tmp_path):
     assert (tmp_path / "other").read_bytes() == b"another's"
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_takes_the_place_of_one_that_ends(tmp_path, linked):
+    old, backup = tmp_path / "old", tmp_path / "backup"
+    write_private(old, b"old, and longer")
+    place = old.stat().st_ino
+    if linked:
+        backup.hardlink_to(old)
+    write_private(tmp_path / "new", b"new", over=old)
+    assert (tmp_path / "new").read_bytes() == b"new"
+    assert ((tmp_path / "new").stat().st_ino == place) != linked
+    assert names(tmp_path) == ({"new", "backup"} if linked else {"new"})
+    assert not linked or backup.read_bytes() == b"old, and longer"
+
+
 def test_files_are_replaced_together_or_not_at_all(tmp_path):
     write_together(tmp_path, {"a": b"1", "b": b"1", "last": b"1"})
     (tmp_path / "last.part").mkdir()  # so that the last one cannot be written

@@ -1,8 +1,12 @@
 """A party's run by hand: the simulator's numbers, its own ledger, each message once."""
 
+import gc
 import os
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.hosts.by_hand import ServersMean
 from tacit.privacy.ledger.ledger import read_ledger
+from tacit.training.stacked_context import StackedContext
 
 pytestmark = pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 
@@ -303,6 +308,48 @@ def test_after_an_error_it_goes_on_where_it_stood(tmp_path):
     client.receive(first)
     client.step()
     assert client.send().turn == 1
+
+
+def test_a_party_that_nobody_holds_lets_go_of_its_folder(tmp_path):
+    config = experiment("dp-fedavg", privacy={"epsilon": 3.0})
+    client = parties(config, tmp_path)[0]
+    client.step()
+    arrays, turn = client.send().arrays, client.send().turn
+    client.itself = client  # collected by cycles alone
+    del client
+    gc.collect()
+    assert not [each for each in threading.enumerate() if each.name == "tacit-party"]
+    again = parties(config, tmp_path)[0].send()
+    assert again.turn == turn
+    assert all(map(np.array_equal, again.arrays, arrays))
+
+
+def test_a_party_may_be_asked_by_any_thread():
+    client = parties(experiment("dp-fedavg", privacy={"epsilon": 3.0}))[0]
+    while not client.done:
+        for asked in (client.step, lambda: client.done or client.receive(client.send().arrays)):
+            with ThreadPoolExecutor(1) as other:
+                other.submit(asked).result()
+    assert client.finish().document.epsilon[0] <= 3
+
+
+@pytest.mark.process
+def test_who_is_interrupted_amid_a_step_goes_on_from_the_folder(tmp_path, monkeypatch):
+    config = experiment("dp-fedavg")
+    one, other = parties(config, tmp_path / "one")[0], parties(config, tmp_path / "other")[0]
+    inner = StackedContext.add_noise
+
+    def interrupted(*given, **more):
+        signal.raise_signal(signal.SIGINT)
+        return inner(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StackedContext, "add_noise", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one.step()
+    other.step()
+    one.step()
+    assert all(map(np.array_equal, one.send().arrays, other.send().arrays))
 
 
 def test_a_run_that_is_done_says_so_in_its_folder(tmp_path):

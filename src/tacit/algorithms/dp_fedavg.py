@@ -80,7 +80,7 @@ from tacit.algorithms.federated import (
     server_start,
 )
 from tacit.algorithms.options import step_size
-from tacit.algorithms.parts import Regularisation, RegulariserName, prox
+from tacit.algorithms.parts import Regularisation, RegulariserName, proximal
 from tacit.communication.colours import Released
 
 
@@ -100,10 +100,11 @@ def local_steps(start: Tensor, k: int, options: LocalOptions, context: StepConte
     """
     rate = step_size(options, k, context.steps)
     x = start.repeat(len(context.nodes), 1)
+    near = proximal(options.regulariser, x.new_full((), rate), options.regularisation)
     for part in range(options.local_steps):
         total = context.batch_gradient(x, k, part=part, clipped=False)
         gradient = total.div_(context.batch_size)
-        x = prox(options.regulariser, x.sub(gradient, alpha=rate), rate, options.regularisation)
+        x = near(x.sub(gradient, alpha=rate))
     return x
 
 

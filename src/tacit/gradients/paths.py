@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -28,7 +29,13 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from tacit.errors import InputError
 from tacit.gradients.clipping import Clip, ClipNorm, add_clipped, clip_records
-from tacit.gradients.contributions import Contribution, Dense, Layout, scale_and_add
+from tacit.gradients.contributions import (
+    Contribution,
+    Dense,
+    Layout,
+    all_known_true,
+    scale_and_add,
+)
 from tacit.gradients.dropout import dropping
 from tacit.gradients.layers.pooling import MaxPooling
 from tacit.gradients.layers.rules import Layer, describe
@@ -60,6 +67,11 @@ class RecordBatch:
     mask: Tensor
     coins: Tensor | None = None
     shares: Tensor | None = None
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every slot is known to hold a record."""
+        return all_known_true(self.mask)
 
     def __getitem__(self, part: slice | tuple[slice, slice]) -> RecordBatch:
         """Some of the nodes, or of their records, whose rows have an axis of their own."""
@@ -355,7 +367,9 @@ class TapsPath:
             losses = self.loss.per_record(widened(outputs), batch.targets.flatten(0, 1))
             if shares is not None:
                 losses = (losses.view(shares.shape) * shares).sum(dim=2)
-            losses = torch.where(mask, losses.view(mask.shape), 0.0)
+            losses = losses.view(mask.shape)
+            if not batch.full:
+                losses = torch.where(mask, losses, 0.0)
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), anchor, allow_unused=True)
         parts: list[Contribution] = []

@@ -270,12 +270,11 @@ class StackedModel:
         for start in range(0, nodes, group):
             part = slice(start, start + group)
             own = clip[part] if isinstance(clip, Tensor) else clip
-            found.append(self._sums(parameters[part], batch[part], own, total[part], norm, most))
-        if clip is None:
+            some = batch if group >= nodes else batch[part]
+            found.append(self._sums(parameters[part], some, own, total[part], norm, most))
+        if clip is None and not batch.full:
             # Without records, a node whose weights are not finite would still give 0 * nan.
-            filled = batch.mask.any(dim=1)
-            if not all_known_true(filled):
-                total.masked_fill_(~filled.unsqueeze(1), 0.0)
+            total.masked_fill_(~batch.mask.any(dim=1).unsqueeze(1), 0.0)
         return total, *_joined(found, dim=0)
 
     def _sums(
@@ -298,7 +297,7 @@ class StackedModel:
         sums = total.new_empty(total.shape, dtype=torch.float64) if wide else total
         engine, found = self._engine(parameters), []
         for start in range(0, count, step):
-            some = batch[:, start : start + step]
+            some = batch if step >= count else batch[:, start : start + step]
             with exact_products(parameters.device):
                 rows = self._rows(parameters, some)
                 found.append(accumulate(engine, parameters, rows, clip, sums, int(start > 0), norm))
@@ -434,6 +433,8 @@ class StackedModel:
         Rows are those of a record's person, and the views of each.
         """
         inputs, targets, coins, shares = batch.inputs, batch.targets, batch.coins, batch.shares
+        if shares is None and self.augmentation is None:
+            return batch
         if shares is not None:
             inputs, targets = inputs.flatten(1, 2), targets.flatten(1, 2)
             coins = None if coins is None else view_coins(coins, shares.shape[2])
@@ -444,12 +445,15 @@ class StackedModel:
             if chosen.views > 1:
                 each = parameters.new_ones(*batch.mask.shape, 1) if shares is None else shares
                 shares = (each / chosen.views).repeat_interleave(chosen.views, dim=2)
-        return RecordBatch(inputs, targets, batch.mask, coins if self.drops else None, shares)
+        coins = coins if self.drops else None
+        return replace(batch, inputs=inputs, targets=targets, coins=coins, shares=shares)
 
     def _filled(self, parameters: Tensor, batch: RecordBatch) -> RecordBatch:
         """Inputs and targets as the engine takes them."""
         inputs, targets = (_cast(each, parameters) for each in (batch.inputs, batch.targets))
-        if not all_known_true(batch.mask):
+        if batch.full and inputs is batch.inputs and targets is batch.targets:
+            return batch
+        if not batch.full:
             inputs = _fill(inputs, batch.mask, self.examples[0])
             targets = _fill(targets, batch.mask, self.examples[1])
         return replace(batch, inputs=inputs, targets=targets)

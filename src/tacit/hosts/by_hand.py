@@ -1,11 +1,9 @@
 """What a party's run speaks through where somebody else carries its messages.
 
-A step of an algorithm asks its exchange, and goes on with the answer. Here the first question that
-has no answer yet ends the call with `UnansweredError`; once the answer has come, the step is made
-again from its beginning. What its context gave the first time, sums over records and noise, it is
-then given again to the last bit: nothing is computed, drawn or released a second time. All of that
-is part of the checkpoint which is written before a message is handed out, so that another process
-can go on, and sends the same bytes; but the unclipped sums of local steps, which it computes again.
+A step asks its exchange, and stands still until the answer has come, in a thread of its own. Where
+it was cut off there, who goes on makes it again from its beginning, given what its context gave the
+first time: sums over records and noise, which the checkpoint has that is written before a message
+is handed out, but for unclipped sums, which are computed again. So the same bytes are sent.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from tacit.communication.compression import Coding
 from tacit.communication.exchange import Graphs
 from tacit.communication.exchange.protocol import (
     Message,
-    UnansweredError,
     descent_of,
     message_values,
     sizes,
@@ -133,7 +130,10 @@ class ByHand:
     Attributes:
         message: what waits for an answer; None: nothing does.
         turn: how many messages were answered: the number of the one that waits, or comes next.
+        stand: called with each message; it returns once the answer was taken.
     """
+
+    stand: Callable[[], None]
 
     def __init__(
         self, node: int, graphs: Graphs, *, dtype: torch.dtype, device: torch.device
@@ -154,22 +154,25 @@ class ByHand:
         return self.message is not None and self._answer is None
 
     def given(self, what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What `make` gives, or gave when the step was made before; the caller may change it.
+        """What `make` gives, or gave before the step was cut off; the caller may change it.
 
         Raises:
             InputError: the step asked something else there before: a bare sum is never given as
                 noise, nor as a message of others.
         """
-        place, made = self._place, tuple[Tensor, ...]()
-        before, values = self._kept[place] if place < len(self._kept) else (what, made)
+        again = self._place < len(self._kept)
+        before, values = self._kept[self._place] if again else (what, ())
         if what != before:
             expected = f"must ask the same whenever its step is made: it asked for {before} before"
             raise InputError("algorithm.name", what, expected)
-        if not values:
-            made = make()
-            self._kept[place : place + 1] = [(what, tuple(value.clone() for value in made))]
         self._place += 1
-        return made or tuple(value.clone() for value in values)
+        if values:
+            return tuple(value.clone() for value in values)
+        made = make()
+        if not again:
+            kept = () if what == _UNCLIPPED else tuple(value.clone() for value in made)
+            self._kept.append((what, kept))
+        return made
 
     def forget(self) -> None:
         """A step is over: what it was given is not needed any more."""
@@ -211,9 +214,9 @@ class ByHand:
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds of it, of unclipped sums their places; see `Exchange.tensors`."""
         tape = {
-            f"tape.{place}.{part}.{what}": _NOTHING if what == _UNCLIPPED else value
+            f"tape.{place}.{part}.{what}": value
             for place, (what, values) in enumerate(self._kept)
-            for part, value in enumerate(values)
+            for part, value in enumerate(values or [_NOTHING])
         }
         flags = int(self._all_latest_sent), int(self.waits)
         counted = torch.tensor([self.turn, *flags, self._answered])
@@ -305,13 +308,12 @@ class ByHand:
         latest: bool = False,
     ) -> tuple[Tensor, ...]:
         """Of each value the rows of these others, `[others, ...]`, once they have come."""
-        if self._answer is None:
-            arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
-            of = () if kind == "average" else tuple(others)
-            self.message = PartyMessage(self.turn, k, kind, tuple(to), of, latest, arrays)
-            self._due, self._place = (tuple(others), tuple(like)), 0
-            raise UnansweredError
-        came, self._answer, self.message = self._answer, None, None
+        arrays = tuple(value[0].numpy(force=True).copy() for value in sent)
+        of = () if kind == "average" else tuple(others)
+        self._due = tuple(others), tuple(like)
+        self.message = PartyMessage(self.turn, k, kind, tuple(to), of, latest, arrays)
+        self.stand()
+        came, self._answer, self.message = self._answer or {}, None, None
         self.turn += 1
         return tuple(
             torch.from_numpy(np.stack([came[node][place] for node in others])).to(self._device)
@@ -327,7 +329,7 @@ def was_waiting(tensors: Mapping[str, Tensor]) -> bool:
 
 
 class _TapedTable(Recorded):
-    """A table of gradients that is changed once, however often its step is made."""
+    """A table of gradients that is changed once, also by a step that was cut off."""
 
     _inner: StepTable
 
@@ -375,11 +377,11 @@ class _TapedContext(Recorded):
     def add_noise(self, total: Tensor, *asked: Any, **more: Any) -> Tensor:
         noise = self._inner.add_noise
         (noised,) = self._tape.given("noise", lambda: (noise(total, *asked, **more),))
-        return total.copy_(noised)  # in place, also when the step is made again
+        return total.copy_(noised)  # in place, also where a step that was cut off is made again
 
 
 def taped(context: StepContext, tape: ByHand) -> StepContext:
-    """The same context, which gives a step that is made again the same sums and noise."""
+    """The same context, which gives a step that was cut off the same sums and noise."""
     return cast(StepContext, _TapedContext(context, tape))
 
 

@@ -18,16 +18,18 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import Any, Self, cast
 from weakref import finalize
 
 from tacit.base.private_files import new_private_file, plain_errors, remove_files, sync_folder
+from tacit.base.standing import PATIENCE, StandingCall
 from tacit.communication.peers import ALONE
-from tacit.errors import InputError, PeerError
+from tacit.errors import InputError
 from tacit.hosts.by_hand import (
     HERE,
     SERVER,
@@ -124,13 +126,12 @@ class PrivateClient:
         _check_carried(self._job)
         text = json.dumps(others.said, sort_keys=True).encode()
         self.agreed = hashlib.blake2b(text, digest_size=16).hexdigest()
-        self._exchange = self._new_exchange()
-        self._steps: Generator[RunState | Result] | None = None
+        self._exchange: ByHand  # of the run that is open
+        self._standing: StandingCall[RunState | Result]
+        self._end: finalize[..., PrivateClient] | None = None
         self._run: RunState | None = None
         self._result: Result | None = None
-        self._safe = -1  # the turn whose message may leave: what it rests on is written down
         self._process: int | None = None  # that has opened it
-        self._end: Callable[[], object] = lambda: None
         warn_of(self._job, 3)
 
     @property
@@ -161,14 +162,8 @@ class PrivateClient:
             BudgetError: nothing is left of the budget.
             DivergenceError: the model left the finite numbers.
         """
-        if self.done:
-            return
-        run, exchange = self._opened(), self._exchange
-        self._go_on(run)
-        if exchange.waits and self._safe < exchange.turn:
-            if run.folder is not None:
-                checkpoints.write(run.folder.path, checkpoint_of(run), settled=False)
-            self._lets_go(run)
+        if not self.done and not self._opened().waits:
+            self._go_on()
 
     def send(self) -> PartyMessage:
         """What is to be carried now: the same however often it is asked for.
@@ -176,12 +171,11 @@ class PrivateClient:
         Raises:
             InputError: there is nothing: the run is done, or `step` was not called.
         """
-        self._opened()
-        message = self._exchange.message
-        if message is None or not self._exchange.waits or self._safe < self._exchange.turn:
+        exchange = self._opened()
+        if exchange.message is None or not exchange.waits:
             expected = "has no message now: call step, until client.done"
             raise InputError("client.send", None, expected)
-        return message
+        return exchange.message
 
     def receive(
         self, answer: Sequence[Array] | Mapping[int, Sequence[Array]], *, turn: int | None = None
@@ -195,16 +189,17 @@ class PrivateClient:
             InputError: nothing waits, or it answers another turn, or the last one otherwise.
             PeerError: it is not of the nodes that were asked, or wrong in shape, type or numbers.
         """
-        self._opened()
+        exchange = self._opened()
         by_node = answer if isinstance(answer, Mapping) else {SERVER: answer}
-        if turn is None and not self._exchange.waits:
+        if turn is None and not exchange.waits:
             raise InputError("client.receive", None, "answers no message: call step first")
-        self._exchange.take(self._exchange.turn if turn is None else turn, by_node)
+        exchange.take(exchange.turn if turn is None else turn, by_node)
 
     def close(self) -> None:
         """Let go of the folder: the next call, here or in another process, goes on from it."""
-        self._steps, self._run, self._exchange = None, None, self._new_exchange()
-        self._end()
+        if self._end is not None and self._end.detach():
+            self._standing.end()
+        self._run = None
 
     def __enter__(self) -> Self:
         return self
@@ -222,16 +217,12 @@ class PrivateClient:
             raise InputError("client.finish", None, "is for a run that is done: go on with step")
         return self._result
 
-    def _new_exchange(self) -> ByHand:
-        job = self._job
-        return ByHand(job.hosted[0], graphs_of(job), dtype=job.dtype, device=job.device)
-
-    def _opened(self) -> RunState:
-        """Where the run stands, once it is begun or gone on with."""
+    def _opened(self) -> ByHand:
+        """What the run speaks through, once it is begun or gone on with."""
         process = os.getpid()
         if self._run is not None and self._process == process:
-            return self._run
-        job, folder, exchange, returned_to = self._job, self.folder, self._exchange, None
+            return self._exchange
+        job, folder, returned_to = self._job, self.folder, None
         # A copy of a process would make other messages with the same noise; so would, without a
         # ledger of what was sent, whoever begins anew.
         if self._run is not None or (self._process is not None and folder is None):
@@ -244,79 +235,89 @@ class PrivateClient:
             saved = checkpoints.read(path, job.digest)
             returned_to = saved.step if was_waiting(saved.tensors) else None
         memory = PartyMemory(None if folder is None else folder / _MEMORY, returned_to)
-
-        def context(*given: Any) -> StackedContext:
-            plan, model, data, keys, _, hosted, shared = given
-            inner = StackedContext(plan, model, data, keys, exchange, hosted, shared)
-            return cast(StackedContext, taped(inner, exchange))
-
-        self._steps = running(
+        exchange = ByHand(job.hosted[0], graphs_of(job), dtype=job.dtype, device=job.device)
+        steps = running(
             job,
             Hooks(()),
             self._out,
             begun,
             alone=TheOthers(job.hosted[0], self._records, memory),
-            make_context=context,
+            make_context=lambda *given: cast(Any, taped(StackedContext(*given), exchange)),
             communicate=lambda job: nullcontext(Carried(exchange)),
             ended=_ended,
             carried=True,
         )
+        self._exchange = exchange
+        self._standing = StandingCall(partial(_made, steps, exchange, returned_to is not None))
         # Also when nobody holds this any more, and before the interpreter is taken down.
-        self._end = finalize(self, _closed, self._steps)
-        run = cast(RunState, self._next(self._steps))
-        if returned_to is None:
-            exchange.forget()  # what the start of the method was given is in its state
-        self._run, self._process, self._safe = run, process, exchange.turn - 1
-        if folder is not None and returned_to is not None:
-            for sent in [path.name.removeprefix(_TURN) for path in folder.glob(f"{_TURN}*")]:
-                if not sent.isdecimal() or int(sent) > exchange.turn:
-                    self.close()
-                    expected = (
-                        f"is older than message {sent}, which has left: made again it could "
-                        "differ, and would say what noise hid; put the last one back"
-                    )
-                    raise InputError("checkpoint", str(folder), expected)
-            self._go_on(run)  # to where it waited; nothing is drawn
-            self._lets_go(run)
-        return run
+        self._end = finalize(self, self._standing.end, PATIENCE)
+        self._go_on()
+        self._process = process
+        return exchange
 
-    def _lets_go(self, run: RunState) -> None:
-        """Let the message that waits leave, once the names of its checkpoint and number stay."""
-        turn = self._exchange.turn
-        if run.folder is not None:
-            path = run.folder.path
-            with plain_errors("out", path):
-                if not (path / f"{_TURN}{turn}").exists():
-                    try:  # a name alone: it reaches the disk with that of the checkpoint
-                        os.rename(path / f"{_TURN}{turn - 1}", path / f"{_TURN}{turn}")
-                    except FileNotFoundError:
-                        os.close(new_private_file(path / f"{_TURN}{turn}"))
-                sync_folder(path)
-        self._safe = turn
-
-    def _next(self, steps: Generator[RunState | Result]) -> RunState | Result:
+    def _go_on(self) -> None:
         try:
-            return next(steps)
+            moved = self._standing.go_on()
         except BaseException:
             self.close()  # it has ended: whoever goes on does so from what is written
             raise
-
-    def _go_on(self, run: RunState) -> None:
-        while self._steps is not None and not self._exchange.waits:
-            before, state = run.step, run.state
-            kept = type(state)(*(value.clone() for value in state))
-            moved = self._next(self._steps)
-            if isinstance(moved, Result):
-                self._result, self._steps = moved, None
-            elif run.step > before:
-                self._exchange.forget()
-            elif run.state is state:  # the step may have changed it, and is made again
-                run.state = kept
+        if isinstance(moved, Result):
+            self._result = moved
+        else:
+            self._run = moved
 
 
-def _closed(steps: Generator[RunState | Result]) -> None:
-    with suppress(PeerError, StopIteration):
-        steps.throw(PeerError("this party's run is closed; whoever opens it goes on"))
+def _made(
+    steps: Generator[RunState | Result],
+    exchange: ByHand,
+    returns: bool,
+    stand: Callable[[RunState | Result], None],
+) -> Result:
+    """Make all steps; stand once the run is begun, or has come back to its message, and at each."""
+    with closing(steps):
+        run = cast(RunState, next(steps))
+        path = None if run.folder is None else run.folder.path
+        written = exchange.turn if returns else -1
+
+        def asked() -> None:
+            if path is not None:
+                if exchange.turn != written:
+                    checkpoints.write(path, checkpoint_of(run), settled=False)
+                _note_turn(path, exchange.turn)
+            stand(run)
+
+        exchange.stand = asked
+        if returns and path is not None:
+            _check_turn(path, exchange.turn)
+        if not returns:
+            exchange.forget()  # what the start of the method was given is in its state
+            stand(run)
+        while not isinstance(moved := next(steps), Result):
+            exchange.forget()
+        return moved
+
+
+def _check_turn(folder: Path, turn: int) -> None:
+    """Refuse to go on from before a message that has left."""
+    for path in folder.glob(f"{_TURN}*"):
+        sent = path.name.removeprefix(_TURN)
+        if not sent.isdecimal() or int(sent) > turn:
+            expected = (
+                f"is older than message {sent}, which has left: made again it could "
+                "differ, and would say what noise hid; put the last one back"
+            )
+            raise InputError("checkpoint", str(folder), expected)
+
+
+def _note_turn(folder: Path, turn: int) -> None:
+    """Bring to the disk the names of the checkpoint and of the number of its message."""
+    with plain_errors("out", folder):
+        if not (folder / f"{_TURN}{turn}").exists():
+            try:  # a name alone: it reaches the disk with that of the checkpoint
+                os.rename(folder / f"{_TURN}{turn - 1}", folder / f"{_TURN}{turn}")
+            except FileNotFoundError:
+                os.close(new_private_file(folder / f"{_TURN}{turn}"))
+        sync_folder(folder)
 
 
 def _whole_numbers(records: Sequence[int]) -> list[int]:

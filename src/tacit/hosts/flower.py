@@ -13,13 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ class _PrivateApp(ClientApp):  # type: ignore[misc]
             self._keepers[place] = kept, _connected(ray, kept)
         kept, socket = self._keepers[place]
         if socket is None:
-            return ray.get(kept.in_turn.remote(message, context))
+            return ray.get(kept.reply.remote(message, context))
         try:
             socket.send((message, context))
             return socket.recv()
@@ -102,26 +101,23 @@ class _Parties:
 
     def __init__(self, party: MakeParty) -> None:
         self._party, self._made = party, dict[tuple[int, int], PrivateClient]()
-        self._one = ThreadPoolExecutor(1)  # whose thread opens a party makes all of its steps
+        self._one = Lock()  # several others ask
 
     def reply(self, message: Any, context: Any, *, close: bool = False) -> Any:
         """What a party replies: who it is, its message of a turn, what came of it, or why not."""
         key = context.run_id, context.node_id
-        try:
-            if key not in self._made:
-                self._made[key] = self._party(context)
-            content = _answer(self._made[key], message)
-            if close:
-                self._made[key].close()
-            return Message(content, reply_to=message)
-        except Exception as error:
-            if key in self._made:
-                self._made.pop(key).close()
-            return _refusal(message, error)
-
-    def in_turn(self, *asked: Any) -> Any:
-        """The same of a process that several others ask."""
-        return self._one.submit(self.reply, *asked).result()
+        with self._one:
+            try:
+                if key not in self._made:
+                    self._made[key] = self._party(context)
+                content = _answer(self._made[key], message)
+                if close:
+                    self._made[key].close()
+                return Message(content, reply_to=message)
+            except Exception as error:
+                if key in self._made:
+                    self._made.pop(key).close()
+                return _refusal(message, error)
 
     def connect(self, address: str) -> None:
         """Reply to what comes through this socket from now on."""
@@ -130,7 +126,7 @@ class _Parties:
     def _serve(self, socket: Connection) -> None:
         with suppress(EOFError, OSError):  # who asked has ended
             while True:
-                socket.send(self.in_turn(*socket.recv()))
+                socket.send(self.reply(*socket.recv()))
 
 
 def _connected(ray: Any, kept: Any) -> Connection | None:

@@ -22,10 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tacit.algorithms import StepContext
 from tacit.base.private_files import make_private_folder, plain_errors
 from tacit.communication.crew import Crew
-from tacit.communication.exchange.protocol import UnansweredError
 from tacit.communication.peers import ALONE, Peers
 from tacit.communication.received import FLAG, RUN_ID, SESSION_ID, RunId
 from tacit.errors import InputError
@@ -38,7 +36,6 @@ from tacit.training.evaluation import share_of
 from tacit.training.finish import check_finite, cut_short, failed, finish, settle, stopped
 from tacit.training.hooks import LOG, Callback, Hooks, Progress
 from tacit.training.job import Job
-from tacit.training.plan import Plan
 from tacit.training.processes.agreement import do_without
 from tacit.training.processes.communication import Communication, open_communication
 from tacit.training.rounds import advanced, final_rounds, finally_mixed
@@ -124,10 +121,10 @@ def running(
 ) -> Generator[RunState | Result]:
     """Where `execute` stands, once it may begin and after every step; at last what it returns.
 
-    Also in the middle of a step, where what `communicate` gives has no answer for it yet. A step is
-    asked whether to stop, saved and settled when the next is asked for; `ended` makes the result.
-    Where messages are `carried` by hand, the caller writes checkpoints on the way, and whoever goes
-    on repeats no step: only the last one is saved here, and short runs reserve a few at a time too.
+    A step is asked whether to stop, saved and settled when the next is asked for; `ended` makes the
+    result. Where messages are `carried` by hand, what `communicate` gives writes checkpoints amid a
+    step, of the state before it, and whoever goes on repeats no step: only the last one is saved
+    here, and short runs reserve a few at a time too.
     Who closes this in the middle has seen what was released: all planned steps stay charged.
     """
     if resume and out is None:
@@ -303,7 +300,7 @@ def _train(
             run.ledger.reserve(k, run.reserved)
         if run.plan.faults is not None:  # as long as the slowest node here is said to take
             time.sleep(run.plan.faults.delay(k, run.job.hosted))
-        yield from _answered(run, advanced, k)
+        run.state = advanced(run.plan, _before(run, carried), k, run.context)
         run.step = k + 1
         run.average()
         evaluated = run.step in run.evaluation_steps and run.step < run.until
@@ -337,20 +334,14 @@ def _train(
         if run.averages is not None:  # what is mixed after the last step are the averages
             run.state = config.algorithm.definition.restarted(run.state, run.trained)
             run.averages = None
-        yield from _answered(run, finally_mixed, run.step)
+        run.state = finally_mixed(run.plan, _before(run, carried), run.step, run.context)
     check_finite(run)
 
 
-def _answered(
-    run: RunState, make: Callable[[Plan, Any, int, StepContext], Any], k: int
-) -> Iterator[RunState]:
-    """Take the state that `make` gives; it is called again while what it asks has no answer."""
-    while True:
-        try:
-            run.state = make(run.plan, run.state, k, run.context)
-            return
-        except UnansweredError:
-            yield run
+def _before(run: RunState, carried: bool) -> Any:
+    """The state that a step begins with, which it may write into; `carried`: a copy of it."""
+    state = run.state
+    return type(state)(*(value.clone() for value in state)) if carried else state
 
 
 def _begin_reserving(run: RunState) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from tacit.algorithms import ALGORITHMS, StepContext
-from tacit.communication.exchange.protocol import UnansweredError
 from tacit.config import Config
 from tacit.errors import InputError, TacitError, describe
 from tacit.topology.checks import contraction
@@ -37,7 +36,7 @@ def advanced(plan: Plan, state: Any, k: int, context: StepContext) -> Any:
     chosen, row = plan.config.algorithm, plan.config.algorithm.definition
     try:
         state = row.step(state, k, chosen.options, context)
-    except (TacitError, OSError, UnansweredError):
+    except (TacitError, OSError):
         raise
     except Exception as error:
         if row.name in ALGORITHMS:

@@ -69,10 +69,6 @@ def descent_of(k: int, descent: tuple[Message, float] | None) -> Descent | None:
     return Descent(direction, descent[1])
 
 
-class UnansweredError(Exception):
-    """A step asks what has no answer yet: it is to be made again, from its beginning, with one."""
-
-
 class Exchange(Protocol):
     """Moves messages along the edges of step k, or between clients and their server.
 

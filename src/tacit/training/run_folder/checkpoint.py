@@ -61,7 +61,8 @@ def write(
     """Write durably under a temporary name, then rename; then delete what is older.
 
     The one before stays as well, and so do those of step `keep` and later, however many they are.
-    Unless `settled`, its new name is on the disk only when the caller has called `sync_folder`.
+    Unless `settled`, its new name is on the disk only when the caller has called `sync_folder`, and
+    it is written over the one before that: none but the last can be gone on from.
 
     Raises:
         InputError: it cannot be written; the older ones are as they were.
@@ -78,9 +79,10 @@ def write(
     with plain_errors("checkpoint", path):
         arrays = {name: value.numpy() for name, value in tensors.items()}
         content = save(arrays, {**metadata, "content": _content(metadata, tensors)})
-        write_private(path, content, settled=settled)
         older = [other for other in _all(folder) if _step(other) < checkpoint.step]
         unneeded = [old for old in older[: 1 - KEPT] if keep is None or _step(old) < keep]
+        over = None if settled or not unneeded else unneeded.pop()
+        write_private(path, content, settled=settled, over=over)
         for old in unneeded:  # without waiting for the disk: one that comes back does no harm
             old.unlink()
     return path
