@@ -77,8 +77,8 @@ def known_of(
     if not release.algorithm.releases.models:
         # The bound is of all losses, far from what constant gradients do: about one of them.
         drawn, undrawn = unit, np.zeros(len(whole))
-    # What a table keeps of a record shows more than a clipped difference: see `_TurnedTable`. There
-    # a record moves as much where it is drawn as elsewhere, and the same way.
+    # What a table keeps of a record shows more than a clipped difference: see `Slope`. There a
+    # record moves as much where it is drawn as elsewhere, and the same way.
     kept = (undrawn > 0) & (drawn + undrawn < (2 - 1e-9) * unit)
     drawn = np.where(kept, -undrawn, drawn)
     bounds = np.array([release.clip.bound(k) or 1.0 for k in steps])
