@@ -166,8 +166,7 @@ def tune(
     from tacit.analysis.settings.processes import Monitor, opened_executor
     from tacit.analysis.tune.costs import plan_search
     from tacit.analysis.tune.search import load_search
-    from tacit.analysis.tune.trials import SearchFolder, refuse_workers
-    from tacit.analysis.tune.winner import run_search
+    from tacit.analysis.tune.trials import SearchFolder, refuse_workers, run_search
     from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
     from tacit.report.documents.base import dump
     from tacit.report.terminal import terminal

@@ -46,11 +46,11 @@ from tacit import gradients, privacy
 from tacit.algorithms import Activity, StepContext
 from tacit.analysis.audit.colluders import Colluders, pooled
 from tacit.analysis.audit.recorder import (
+    Around,
     ContextFactory,
     Kind,
     Noised,
     Trace,
-    Watch,
     run_traced,
     seeded,
 )
@@ -147,7 +147,7 @@ def directions(plan: Plan) -> Array:
     return np.eye(WIDTH)
 
 
-class Slope(Watch):
+class Slope(Around):
     """The sign of all gradients, by what they are asked for, which everybody knows.
 
     New gradients have the sign 1. Those over all records, which anchors and snapshots are made of,
@@ -175,7 +175,7 @@ class Slope(Watch):
     def summing(
         self, kind: Kind, k: int, whole: bool, anchor: Tensor | None, bound: float | None
     ) -> AbstractContextManager[None]:
-        """See `Watch`: meanwhile gradients have the sign of such a sum."""
+        """See `Around`: meanwhile gradients have the sign of such a sum."""
         sign = -1.0 if whole else 1.0
         # A difference that is clipped is small, and would take away from what is kept.
         if kind == "table" and bound is None and self._signs is not None:
@@ -183,7 +183,7 @@ class Slope(Watch):
         return self._turned(sign, anchor)
 
     def at(self, point: Tensor) -> AbstractContextManager[None]:
-        """See `Watch`: meanwhile gradients have the sign of this point."""
+        """See `Around`: meanwhile gradients have the sign of this point."""
         older = self._older
         is_older = older is not None and older.shape == point.shape and torch.equal(older, point)
         return self._turned(-self._sign if is_older else self._sign, older)
@@ -376,7 +376,7 @@ class Harness:
             context=self._side_by_side,
             steps=self.steps,
             replay=replay,
-            watch=slope,
+            around=slope,
         )
 
     def _side_by_side(self, *arguments: Any, **named: Any) -> StepContext:

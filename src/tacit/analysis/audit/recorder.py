@@ -265,7 +265,7 @@ class Pinned(Recorded):
         return torch.stack(rows) if rows else nothing.expand(0, -1)
 
 
-class Watch:
+class Around:
     """What is around sums and calls of the model while they are made: here nothing."""
 
     def summing(
@@ -295,14 +295,14 @@ class Trace:
         models: what the algorithm calls the nodes' models, before every step and after the last,
             `[nodes, d]` each; empty unless asked for.
         common: the common model of the end, `[d]`.
-        watch: who is told of sums and calls of the model while they are made.
+        around: what is around sums and calls of the model.
     """
 
     plan: Plan
     noise: Pinned
     offsets: NDArray[np.int64]
     start: Tensor
-    watch: Watch = field(default_factory=Watch)
+    around: Around = field(default_factory=Around)
     sent: list[Sent] = field(default_factory=list)
     releases: list[TracedRelease] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
@@ -392,14 +392,14 @@ class _RecordedModel(Recorded):
         if self._absent is not None:
             more.setdefault("counts", mask.sum(dim=1))
         present = self._present(at, inputs, targets, mask, rest, more)
-        with self._trace.watch.at(at):
+        with self._trace.around.at(at):
             return self._inner.gradient(at, inputs, targets, present, *rest, **more)
 
     def record_gradients(
         self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
     ) -> Any:
         present = self._present(at, inputs, targets, mask, rest, more)
-        with self._trace.watch.at(at):
+        with self._trace.around.at(at):
             return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
 
     def _present(
@@ -480,7 +480,7 @@ class _RecordedContext(Recorded):
     ) -> Tensor:
         """What `added` gives, kept with what is asked of it; see `Sum`."""
         first, where = len(self._trace.drawn), at.clone()
-        with self._trace.watch.summing(kind, k, whole, anchor, bound):
+        with self._trace.around.summing(kind, k, whole, anchor, bound):
             total = added()
         draws = slice(first, len(self._trace.drawn))
         self._trace.sums.append(Sum(kind, k, part, whole, clipped, where, total.clone(), draws))
@@ -579,7 +579,7 @@ def run_traced(
     models: bool = False,
     calls: bool = False,
     absent: Tensor | None = None,
-    watch: Watch | None = None,
+    around: Around | None = None,
     on_step: Callable[[int, Tensor, Trace], None] = lambda k, points, trace: None,
 ) -> Trace:
     """Run the first steps of a plan's algorithm, and the round of gossip that sends their result.
@@ -588,7 +588,7 @@ def run_traced(
     `data`. `replay` is what another run of the same plan asked of the noise, which releases the
     same here; with `draws` it is drawn all the same, see `Pinned`. `models` and `calls` say whether
     to keep the models of every step, and calls of the model whole. Records whose inputs are
-    `absent` are masked wherever they are drawn. `watch` is around sums and calls of the model.
+    `absent` are masked wherever they are drawn. `around` is around sums and calls of the model.
     `on_step` is told after each step its number, the public points where it began, and what is
     recorded: the nodes' models, or the common one `[1, d]` where models are a node's own.
     """
@@ -596,7 +596,7 @@ def run_traced(
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
     noise = Pinned(plan.release.algorithm.releases.noise.begin(), replay, draws)
-    trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone(), watch or Watch())
+    trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone(), around or Around())
     shared = pair_keys_of(plan)
     if shared is not None:
         context = partial(context, pair_keys=shared)
