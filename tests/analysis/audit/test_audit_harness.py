@@ -9,7 +9,6 @@ from scipy.stats import norm
 from tacit.analysis.audit import attacks, laboratory
 from tacit.analysis.audit.attacks import (
     LEARNING_SHARE,
-    epsilon_merit,
     excess_merit,
     fix_and_count,
 )
@@ -163,7 +162,7 @@ def test_what_is_counted_took_no_part_in_the_choice():
     statistic, counts = fix_and_count(
         {"lucky": scores, "noise": rng.normal(size=count)},
         inserted,
-        merit=epsilon_merit(1e-3),
+        merit=excess_merit({1e-3: 0.0}),
         confidence=0.95,
     )
     assert statistic == "lucky"
@@ -187,7 +186,7 @@ def test_bounds_of_a_true_null_are_covered():
 def test_a_constant_score_or_none_proves_nothing(count):
     inserted = np.arange(count) % 2 == 0
     _, counts = fix_and_count(
-        {"constant": np.zeros(count)}, inserted, merit=epsilon_merit(0.0), confidence=0.9
+        {"constant": np.zeros(count)}, inserted, merit=excess_merit({0.0: 0.0}), confidence=0.9
     )
     assert epsilon_lower(counts, delta=0.0, confidence=0.9) == 0.0
 

@@ -96,11 +96,6 @@ Merit = Callable[[Array, Array], Array]
 """(true positive rates, false positive rates) -> what the attack would prove, elementwise."""
 
 
-def epsilon_merit(delta: float) -> Merit:
-    """An attack is as good as the epsilon it proves at `delta`."""
-    return lambda tpr, fpr: epsilon_bounds_of(tpr, fpr, delta)
-
-
 def excess_merit(certificate: Mapping[float, float]) -> Merit:
     """An attack is as good as what it proves beyond the certified epsilons, at the worst delta."""
 
@@ -420,7 +415,7 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
         alarm = _at_delta(target, surely).violated
     else:
         at_one_delta = design.method == "clopper-pearson"
-        merit = epsilon_merit(target.delta) if at_one_delta else excess_merit(target.certificate)
+        merit = excess_merit({target.delta: 0.0} if at_one_delta else target.certificate)
         statistic, counts = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
         compared = _compared(counts, target, confidence)
         epsilon = compared[0].epsilon
@@ -471,16 +466,16 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
         node = replace(target.node, noise_scale=target.node.noise_scale * factor)
         return [release.assumed_mechanism(node, [(0, target.steps)])]
 
-    family = epsilon_of_family(
+    epsilon, factor = epsilon_of_family(
         guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times
     )
     own = of_mechanisms(mechanisms(1.0), times=times)
     certified = release.clip.enforced  # else the mechanism is none that is certified
     alarm = certified and refutes(guessed, own, level=1 - ALARM_CONFIDENCE)
     counted = {"guessed": float(guessed.guesses), "correct": float(guessed.correct)}
-    less = {} if family.factor is None else {"noise less than": family.factor}
+    less = {} if factor is None else {"noise less than": factor}
     any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
-    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", family.epsilon, counted | less))
+    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", epsilon, counted | less))
     stopped = one_run.stopped_after
     ran = "one training" if stopped is None else f"the first {stopped} steps of one training"
     return [
