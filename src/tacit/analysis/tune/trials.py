@@ -44,7 +44,7 @@ from tacit.analysis.settings.processes import (
 )
 from tacit.analysis.settings.runs import complete, read_ended, read_final, score_of
 from tacit.analysis.settings.spent import spent_by_node
-from tacit.analysis.tune import words
+from tacit.analysis.tune import costs
 from tacit.analysis.tune.costs import SearchPlan, with_budget, with_ledger
 from tacit.analysis.tune.search import Search, without_ledger
 from tacit.base.plain_files import read_plain
@@ -315,7 +315,7 @@ def _composed(plan: SearchPlan, ledger: Path, request: WantedRun, attempt: Attem
         configs = [with_ledger(config, ledger, plan.budgets) for config in smaller]
     for config in configs:
         job = prepare(config)
-        cautions = (words.sentence(plan), *job.plan.cautions)  # what must be quoted of it
+        cautions = (costs.sentence(plan), *job.plan.cautions)  # what must be quoted of it
         job = replace(job, plan=replace(job.plan, cautions=cautions))
         outcome = attempt(job, path, path.exists() or half_made(path))
         if outcome.status != "lost" or path.exists():
@@ -352,10 +352,10 @@ def _say(plan: SearchPlan, path: Path) -> None:
         return
     known = read_ended(path)
     if known is not None:
-        said = known.model_copy(update={"choosing": words.sentence(plan)})
+        said = known.model_copy(update={"choosing": costs.sentence(plan)})
         RunFolder(path).write_document(RESULT, said)
         write_report(path)
-    RunFolder(path).write_document("trial.json", words.mark(plan))
+    RunFolder(path).write_document("trial.json", costs.mark(plan))
 
 
 # The end.
@@ -398,7 +398,7 @@ def run_search(
         folder.write("winner.toml", told + to_toml(config))
     runs = [folder.path / trial.folder for _, trial in trials]
     document = TuneDocument(
-        **words.said(plan, _spent(plan, runs, path)),
+        **costs.said(plan, _spent(plan, runs, path)),
         format_version=TuneDocument.version,
         tacit_version=__version__,
         settings=tuple(map(dict, plan.search.choices)),
@@ -431,7 +431,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, config: Config, run: Path) ->
             "seconds": None,
             "steps_per_second": None,
             "charged_steps": None,
-            "choosing": words.sentence(plan),
+            "choosing": costs.sentence(plan),
             "notes": (),
             "epsilon_source": None,
         }
@@ -442,7 +442,7 @@ def _shown(plan: SearchPlan, folder: SearchFolder, config: Config, run: Path) ->
         "config.toml": to_toml(without_ledger(config)).encode(),
         "metrics.jsonl": "".join(dump(_public(row), indent=None) + "\n" for row in rows).encode(),
         "model.safetensors": (run / "model.safetensors").read_bytes(),
-        "trial.json": dump(words.mark(plan)).encode(),
+        "trial.json": dump(costs.mark(plan)).encode(),
         "result.json": dump(shown).encode(),
     }
     half = target.with_name(".winner.new")  # it appears whole, or not at all
