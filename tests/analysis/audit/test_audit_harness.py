@@ -130,7 +130,7 @@ def test_the_likelihood_ratio_is_that_of_the_densities(rate):
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
     right = np.log(on / norm.pdf(along)).sum(0)
-    found = likelihood_ratio(ALONE)(y, known(mu, rate))
+    found = likelihood_ratio(ALONE, y, known(mu, rate))
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
@@ -141,14 +141,14 @@ def test_every_statistic_is_larger_where_the_canary_is_hit():
         y = np.zeros((2, 2, WIDTH))
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
-        for name, statistic in attacks.statistics_of(problem).items():
-            hit, missed = statistic(y, beforehand)
+        for name, statistic in attacks.STATISTICS.items():
+            hit, missed = statistic(problem, y, beforehand)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
-    for name, statistic in attacks.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, beforehand)
+    for name, statistic in attacks.STATISTICS.items():
+        hit, missed = statistic(OPPOSED, y, beforehand)
         assert hit > missed, name
 
 

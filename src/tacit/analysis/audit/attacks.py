@@ -42,7 +42,7 @@ from tacit.analysis.audit.laboratory import (
     rule_of,
     set_up,
 )
-from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio, opposed_ratio
+from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio
 from tacit.analysis.audit.recorder import ContextFactory, Trace
 from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.trade_off import (
@@ -69,24 +69,21 @@ from tacit.training.release import NodePlan
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"
 
-Statistic = Callable[[Array, Known], Array]
-"""(what was released, what is known beforehand) -> scores `[nodes]`."""
+
+def _largest_value(problem: Problem, y: Array, known: Known) -> Array:
+    """Of all steps: what outgrows the clipping bound, or falls short of the batch expected."""
+    values = known.signs[:, None] * y[:, :, CANARY]
+    if problem == OPPOSED:
+        values = known.batch * known.drawn[:, None] - y[:, :, CROWD]
+    # Of those steps in which something was released.
+    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
 
 
-def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
-    """The statistics that are tried on a problem, by name."""
-
-    def largest(y: Array, known: Known) -> Array:
-        """Of all steps: what outgrows the clipping bound, or falls short of the batch expected."""
-        values = known.signs[:, None] * y[:, :, CANARY]
-        if problem == OPPOSED:
-            values = known.batch * known.drawn[:, None] - y[:, :, CROWD]
-        # Of those steps in which something was released.
-        return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
-
-    ratio = opposed_ratio if problem == OPPOSED else likelihood_ratio(problem)
-    return {LIKELIHOOD_RATIO: ratio, "largest value": largest}
-
+STATISTICS: Mapping[str, Callable[[Problem, Array, Known], Array]] = {
+    LIKELIHOOD_RATIO: likelihood_ratio,
+    "largest value": _largest_value,
+}
+"""By name: (problem, what was released, what is known beforehand) -> scores `[nodes]`."""
 
 Bools = NDArray[np.bool_]
 LEARNING_SHARE = 0.4
@@ -359,11 +356,11 @@ def worst_cases(
                 traces.append(observed.trace)
             known = known or known_of(small, node, observed.whole, colluders)
             rows = observed.rows(target.nodes)
-            y, statistics = observed.y[:, rows], statistics_of(problem)
-            scores = {name: of(y, known) for name, of in statistics.items()}
+            y = observed.y[:, rows]
+            scores = {name: of(problem, y, known) for name, of in STATISTICS.items()}
             parts.append((scores, observed.inserted[rows]))
             progress(own[0].name, run + 1, runs)
-        scores = {name: np.concatenate([each[name] for each, _ in parts]) for name in statistics}
+        scores = {name: np.concatenate([each[name] for each, _ in parts]) for name in STATISTICS}
         inserted = np.concatenate([there for _, there in parts])
         attacks.extend(_attack(design, scores, inserted, target) for design in own)
     drawn = traces
