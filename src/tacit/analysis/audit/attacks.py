@@ -50,6 +50,7 @@ from tacit.analysis.audit.trade_off import (
     Counts,
     epsilon_bounds_of,
     epsilon_lower,
+    epsilon_of_any,
     epsilon_of_family,
     epsilon_of_mu,
     error_rates,
@@ -463,15 +464,14 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
         node = replace(target.node, noise_scale=target.node.noise_scale * factor)
         return [release.assumed_mechanism(node, [(0, target.steps)])]
 
-    epsilon, factor = epsilon_of_family(
-        guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times
-    )
+    stated = {"delta": target.delta, "confidence": target.confidence}
+    any_epsilon = epsilon_of_any(guessed, **stated, times=times)
+    epsilon, factor = epsilon_of_family(guessed, mechanisms, **stated, times=times)
     own = of_mechanisms(mechanisms(1.0), times=times)
     certified = release.clip.enforced  # else the mechanism is none that is certified
     alarm = certified and refutes(guessed, own, level=1 - ALARM_CONFIDENCE)
     counted = {"guessed": float(guessed.guesses), "correct": float(guessed.correct)}
     less = {} if factor is None else {"noise less than": factor}
-    any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
     found = (("one-run", any_epsilon, counted), ("one-run-f-dp", epsilon, counted | less))
     stopped = one_run.stopped_after
     ran = "one training" if stopped is None else f"the first {stopped} steps of one training"
