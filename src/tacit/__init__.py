@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tacit import callbacks
     from tacit.analysis.compare.comparison import ManyRuns, compare
-    from tacit.analysis.label_counts import LabelCounts, count_labels
+    from tacit.analysis.private_counts import LabelCounts, count_labels
     from tacit.analysis.session import SteppedRun, prepare
     from tacit.cli.tables import plan
     from tacit.config import Config, load_config
@@ -78,7 +78,7 @@ __all__ = [
 # Loaded on first use, so that `tacit --help` and `tacit.privacy` need not wait for torch.
 _OFFERED = {
     "analysis.compare.comparison": ("ManyRuns", "compare"),
-    "analysis.label_counts": ("LabelCounts", "count_labels"),
+    "analysis.private_counts": ("LabelCounts", "count_labels"),
     "analysis.session": ("SteppedRun", "prepare"),
     "cli.tables": ("plan",),
     "config": ("Config", "load_config"),

@@ -28,8 +28,7 @@ from patient_tables import SCHEMA, write_tables
 from tacit import train as tacit_train
 from tacit.analysis.export import exported
 from tacit.analysis.export.programs import onnx_model, program
-from tacit.analysis.export.scorer import Scorer
-from tacit.analysis.export.texts import Texts
+from tacit.analysis.export.scorer import Scorer, Texts
 from tacit.config import load_config
 from tacit.data.tables import Schema
 from tacit.data.tables.fields import field_text

@@ -18,8 +18,8 @@ from scipy.stats import kstest, norm
 
 import tacit
 from communication.memory import at_once, crew_of
-from tacit.analysis.label_counts import count_labels
 from tacit.analysis.ledger_report import ledger_document
+from tacit.analysis.private_counts import count_labels
 from tacit.config import Config, load_config
 from tacit.data import Dataset, load, partition
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError

@@ -18,9 +18,14 @@ from communication.memory import at_once, crew_of
 from communication.secure.sites import consortium
 from patient_tables import HOSPITALS, SCHEMA, write_tables
 from tacit.analysis.audit.trade_off import Counts, epsilon_of_mu, mu_lower
-from tacit.analysis.label_counts import read_counted
 from tacit.analysis.ledger_report import ledger_document
-from tacit.analysis.noised_scores import cells_of, noised_scores, part_scores, public_edges
+from tacit.analysis.private_counts import (
+    cells_of,
+    noised_scores,
+    part_scores,
+    public_edges,
+    read_counted,
+)
 from tacit.analysis.score import evaluate_privately
 from tacit.communication.colours import Released
 from tacit.communication.peers import ALONE

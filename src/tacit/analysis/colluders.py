@@ -11,6 +11,7 @@ noise there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,6 @@ from tacit.report.documents.trust import TrustTerms
 from tacit.training.shared_noise import PairNoise, SecureSums
 
 _SAME = 1e-6  # relative: of the same noise by two ways
-_Charged = tuple[tuple[int, int, int], ...]
 
 
 def epsilon_against(
@@ -60,7 +60,7 @@ def epsilon_against(
     gains = _gains(shared, active)
     if None not in steps:
         _check_noise(mechanisms, planned, active, gains, trust)
-    known: dict[tuple[Mechanism, _Charged, float | None], float | None] = {}
+    known: dict[tuple[Mechanism, Any, float | None], float | None] = {}
     rows = []
     for colluding in range(len(trust.epsilon_by_colluders)):
         ratios = np.ones(gains.shape)
@@ -68,10 +68,11 @@ def epsilon_against(
             ratios = _gains(shared.against(colluding), active) / gains
         row = []
         for node, account in enumerate(ledger.nodes):
-            charged = account.releases[0].charged
-            key = (_counting(mechanisms[node], ratios[:, node]), charged, account.delta)
+            mechanism, delta = _counting(mechanisms[node], ratios[:, node]), account.delta
+            key = mechanism, account.releases[0].charged, delta
             if key not in known:
-                known[key] = _epsilon(*key)
+                whole = released(mechanism, [StepRun(*run) for run in key[1]])
+                known[key] = None if delta is None else plain_json(cost(whole, delta))
             row.append(known[key])
         rows.append(tuple(row))
     return tuple(rows)
@@ -144,12 +145,3 @@ def _check_noise(
         if spread.size and spread.max() > _SAME:
             expected = "must be the noise that the noise multipliers of the ledger follow from"
             raise InputError("trust: own", list(trust.own), expected)
-
-
-def _epsilon(mechanism: Mechanism, charged: _Charged, delta: float | None) -> float | None:
-    if delta is None:
-        return None
-    epsilon: float | None = plain_json(
-        cost(released(mechanism, [StepRun(*run) for run in charged]), delta)
-    )
-    return epsilon

@@ -164,11 +164,9 @@ def tune(
     """
     check_files(file, set_ or ())
     from tacit.analysis.settings.processes import Monitor, opened_executor
-    from tacit.analysis.tune.costs import plan_search
+    from tacit.analysis.tune.costs import plan_blocks, plan_document, plan_search, result_blocks
     from tacit.analysis.tune.search import load_search
-    from tacit.analysis.tune.trials import SearchFolder, refuse_workers
-    from tacit.analysis.tune.winner import run_search
-    from tacit.analysis.tune.words import plan_blocks, plan_document, result_blocks
+    from tacit.analysis.tune.trials import SearchFolder, refuse_workers, run_search
     from tacit.report.documents.base import dump
     from tacit.report.terminal import terminal
 

@@ -73,7 +73,7 @@ def labels(
     as_json: Json = False,
 ) -> None:
     """Count the labels under noise, charged to the budgets of the data; propose class weights."""
-    from tacit.analysis.label_counts import count_labels, label_blocks
+    from tacit.analysis.private_counts import count_labels, label_blocks
     from tacit.config import load_config
 
     config = load_config(file, overrides=set_ or ())
@@ -123,7 +123,7 @@ def scores(
     as_json: Json = False,
 ) -> None:
     """Score a run's model on all nodes' records under noise, charged to the budgets of the data."""
-    from tacit.analysis.noised_scores import noised_scores, score_blocks
+    from tacit.analysis.private_counts import noised_scores, score_blocks
     from tacit.config import load_config
 
     config = load_config(file, overrides=set_ or ())

@@ -203,7 +203,7 @@ def one_run_by_definition(m, r, v, epsilon, delta):
     ],
 )
 def test_the_one_run_p_value_is_that_of_the_theorem(m, r, v, epsilon, delta):
-    p_value = bounds.one_run_p_value(canaries=m, guesses=r, correct=v, epsilon=epsilon, delta=delta)
+    p_value = bounds.one_run_p_value(bounds.Guessed(m, r, v), epsilon, delta)
     right = min(mpmath.mpf(1), one_run_by_definition(m, r, v, epsilon, delta))
     assert p_value == pytest.approx(float(right), rel=1e-9)
 
@@ -214,12 +214,11 @@ def test_the_one_run_bound_covers_randomised_response(epsilon, delta):
     rng, m, runs, confidence = np.random.default_rng(7), 300, 1500, 0.9
     accuracy = delta + (1 - delta) / (1 + math.exp(-epsilon))
     drawn = rng.binomial(m, accuracy, runs)
-    known = {"canaries": m, "guesses": m, "delta": delta}
 
     def refuted(at):
         """How often an epsilon is refuted."""
         chances = {
-            count: bounds.one_run_p_value(correct=int(count), epsilon=at, **known)
+            count: bounds.one_run_p_value(bounds.Guessed(m, m, int(count)), at, delta)
             for count in set(drawn)
         }
         return float(np.mean([chances[count] <= 1 - confidence for count in drawn]))
@@ -236,7 +235,5 @@ def test_bad_input_is_refused():
         bounds.error_rates(Counts(10, 1, 10, 0), 1.0)
     with pytest.raises(InputError, match="delta"):
         bounds.epsilon_lower(Counts(10, 1, 10, 0), delta=1.0, confidence=0.9)
-    with pytest.raises(InputError, match="guesses"):
-        bounds.one_run_p_value(canaries=5, guesses=6, correct=1, epsilon=1, delta=0)
     with pytest.raises(InputError, match="epsilon, delta"):
-        bounds.one_run_p_value(canaries=5, guesses=5, correct=1, epsilon=-1, delta=0)
+        bounds.one_run_p_value(bounds.Guessed(5, 5, 1), -1, 0)

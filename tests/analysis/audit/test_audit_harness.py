@@ -9,7 +9,6 @@ from scipy.stats import norm
 from tacit.analysis.audit import attacks, laboratory
 from tacit.analysis.audit.attacks import (
     LEARNING_SHARE,
-    epsilon_merit,
     excess_merit,
     fix_and_count,
 )
@@ -131,7 +130,7 @@ def test_the_likelihood_ratio_is_that_of_the_densities(rate):
     along = y[:, :, 0]
     on = (1 - rate) * norm.pdf(along) + rate * norm.pdf(along - mu[:, None])
     right = np.log(on / norm.pdf(along)).sum(0)
-    found = likelihood_ratio(ALONE)(y, known(mu, rate))
+    found = likelihood_ratio(ALONE, y, known(mu, rate))
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
 
 
@@ -142,14 +141,14 @@ def test_every_statistic_is_larger_where_the_canary_is_hit():
         y = np.zeros((2, 2, WIDTH))
         y[:, :, 0] = centre
         y[1, 0, 0] += 3.0
-        for name, statistic in attacks.statistics_of(problem).items():
-            hit, missed = statistic(y, beforehand)
+        for name, statistic in attacks.STATISTICS.items():
+            hit, missed = statistic(problem, y, beforehand)
             assert hit > missed, name
     y = np.zeros((2, 2, WIDTH))
     y[:, :, 1] = 6.0
     y[1, 0, 1] -= 3.0
-    for name, statistic in attacks.statistics_of(OPPOSED).items():
-        hit, missed = statistic(y, beforehand)
+    for name, statistic in attacks.STATISTICS.items():
+        hit, missed = statistic(OPPOSED, y, beforehand)
         assert hit > missed, name
 
 
@@ -163,7 +162,7 @@ def test_what_is_counted_took_no_part_in_the_choice():
     statistic, counts = fix_and_count(
         {"lucky": scores, "noise": rng.normal(size=count)},
         inserted,
-        merit=epsilon_merit(1e-3),
+        merit=excess_merit({1e-3: 0.0}),
         confidence=0.95,
     )
     assert statistic == "lucky"
@@ -187,7 +186,7 @@ def test_bounds_of_a_true_null_are_covered():
 def test_a_constant_score_or_none_proves_nothing(count):
     inserted = np.arange(count) % 2 == 0
     _, counts = fix_and_count(
-        {"constant": np.zeros(count)}, inserted, merit=epsilon_merit(0.0), confidence=0.9
+        {"constant": np.zeros(count)}, inserted, merit=excess_merit({0.0: 0.0}), confidence=0.9
     )
     assert epsilon_lower(counts, delta=0.0, confidence=0.9) == 0.0
 

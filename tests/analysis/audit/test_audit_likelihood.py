@@ -85,7 +85,7 @@ def test_one_step_of_each_epoch(steps):
     y = np.random.default_rng(steps).normal(size=(STEPS, NODES)) * 2
     beforehand = known(rate=np.full(STEPS, 1 / steps), epoch=steps)
     wanted = log_mean(y, of_epochs(steps), norm.pdf) - log_mean(y, nothing(), norm.pdf)
-    found = likelihood_ratio(ALONE)(released(y), beforehand)
+    found = likelihood_ratio(ALONE, released(y), beforehand)
     assert found == pytest.approx(wanted, abs=1e-9)
 
 
@@ -154,7 +154,7 @@ def test_all_coins_are_summed_over(case):
     y = np.random.default_rng(3).normal(scale=2.0, size=(STEPS, NODES))
     density = laplace.pdf if beforehand.noise == "laplace" else norm.pdf
     right = log_mean(y, present(), density) - log_mean(y, absent(), density)
-    found = likelihood_ratio(problem)(released(y), beforehand)
+    found = likelihood_ratio(problem, released(y), beforehand)
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
@@ -168,7 +168,7 @@ def test_what_was_not_seen_says_nothing(case):
     density = laplace.pdf if beforehand.noise == "laplace" else norm.pdf
     shorter = ((chance, places[:2]) for chance, places in present())
     right = log_mean(y[:2], shorter, density) - np.log(np.prod(density(y[:2]), axis=0))
-    found = likelihood_ratio(problem)(released(hidden), beforehand)
+    found = likelihood_ratio(problem, released(hidden), beforehand)
     np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
@@ -239,7 +239,7 @@ def test_the_ratio_is_that_of_what_is_released(name, options, sampling, batch):
     problem = problem_of(plan, mechanism)
     observed = set_up(plan, 4, 1024, StackedContext).observe(problem, 3)
     beforehand = known_of(plan, plan.nodes[0], observed.whole)
-    scores = likelihood_ratio(problem)(observed.y, beforehand)
+    scores = likelihood_ratio(problem, observed.y, beforehand)
     on, off = scores[observed.inserted], scores[~observed.inserted]
     # A private state ties coins, its bounds are of all losses, and a batch of nobody moves nothing.
     other = mechanism.kind == "private-state" or name in ("fedspd-dp", "dp-fedavg")

@@ -11,8 +11,7 @@ from rich.console import Console
 from experiments import strict_json
 from planning_cases import gaussian_mu, plan_of
 from tacit.analysis.optimise import OptimiseOptions, optimise
-from tacit.analysis.optimise.bound import estimate
-from tacit.analysis.optimise.noise import adapted, setting_of
+from tacit.analysis.optimise.bound import adapted, estimate, setting_of
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.report.documents.base import dump, plain_json

@@ -12,8 +12,7 @@ from experiments import experiment, tacit
 from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.tune.costs import plan_search
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchFolder
-from tacit.analysis.tune.winner import run_search
+from tacit.analysis.tune.trials import SearchFolder, run_search
 from tacit.data import Dataset, TaskData
 from tacit.errors import BudgetError
 from tacit.privacy.ledger.ledger import read_ledger

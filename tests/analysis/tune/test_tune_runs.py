@@ -15,8 +15,7 @@ from tacit import privacy
 from tacit.analysis.settings.processes import Monitor
 from tacit.analysis.tune.costs import plan_search
 from tacit.analysis.tune.search import load_search
-from tacit.analysis.tune.trials import SearchFolder
-from tacit.analysis.tune.winner import run_search
+from tacit.analysis.tune.trials import SearchFolder, run_search
 from tacit.errors import BudgetError, InputError
 from tacit.privacy.ledger.ledger import read_ledger
 from tacit.privacy.ledger.spent import combined, run_mechanism

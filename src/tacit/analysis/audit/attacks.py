@@ -42,7 +42,7 @@ from tacit.analysis.audit.laboratory import (
     rule_of,
     set_up,
 )
-from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio, opposed_ratio
+from tacit.analysis.audit.likelihood import Known, known_of, likelihood_ratio
 from tacit.analysis.audit.recorder import ContextFactory, Trace
 from tacit.analysis.audit.report import AuditOptions
 from tacit.analysis.audit.trade_off import (
@@ -50,6 +50,7 @@ from tacit.analysis.audit.trade_off import (
     Counts,
     epsilon_bounds_of,
     epsilon_lower,
+    epsilon_of_any,
     epsilon_of_family,
     epsilon_of_mu,
     error_rates,
@@ -69,24 +70,21 @@ from tacit.training.release import NodePlan
 Array = NDArray[np.float64]
 LIKELIHOOD_RATIO = "likelihood ratio"
 
-Statistic = Callable[[Array, Known], Array]
-"""(what was released, what is known beforehand) -> scores `[nodes]`."""
+
+def _largest_value(problem: Problem, y: Array, known: Known) -> Array:
+    """Of all steps: what outgrows the clipping bound, or falls short of the batch expected."""
+    values = known.signs[:, None] * y[:, :, CANARY]
+    if problem == OPPOSED:
+        values = known.batch * known.drawn[:, None] - y[:, :, CROWD]
+    # Of those steps in which something was released.
+    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
 
 
-def statistics_of(problem: Problem) -> Mapping[str, Statistic]:
-    """The statistics that are tried on a problem, by name."""
-
-    def largest(y: Array, known: Known) -> Array:
-        """Of all steps: what outgrows the clipping bound, or falls short of the batch expected."""
-        values = known.signs[:, None] * y[:, :, CANARY]
-        if problem == OPPOSED:
-            values = known.batch * known.drawn[:, None] - y[:, :, CROWD]
-        # Of those steps in which something was released.
-        return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(0), np.float64)
-
-    ratio = opposed_ratio if problem == OPPOSED else likelihood_ratio(problem)
-    return {LIKELIHOOD_RATIO: ratio, "largest value": largest}
-
+STATISTICS: Mapping[str, Callable[[Problem, Array, Known], Array]] = {
+    LIKELIHOOD_RATIO: likelihood_ratio,
+    "largest value": _largest_value,
+}
+"""By name: (problem, what was released, what is known beforehand) -> scores `[nodes]`."""
 
 Bools = NDArray[np.bool_]
 LEARNING_SHARE = 0.4
@@ -94,11 +92,6 @@ MOST_THRESHOLDS = 2000
 
 Merit = Callable[[Array, Array], Array]
 """(true positive rates, false positive rates) -> what the attack would prove, elementwise."""
-
-
-def epsilon_merit(delta: float) -> Merit:
-    """An attack is as good as the epsilon it proves at `delta`."""
-    return lambda tpr, fpr: epsilon_bounds_of(tpr, fpr, delta)
 
 
 def excess_merit(certificate: Mapping[float, float]) -> Merit:
@@ -364,11 +357,11 @@ def worst_cases(
                 traces.append(observed.trace)
             known = known or known_of(small, node, observed.whole, colluders)
             rows = observed.rows(target.nodes)
-            y, statistics = observed.y[:, rows], statistics_of(problem)
-            scores = {name: of(y, known) for name, of in statistics.items()}
+            y = observed.y[:, rows]
+            scores = {name: of(problem, y, known) for name, of in STATISTICS.items()}
             parts.append((scores, observed.inserted[rows]))
             progress(own[0].name, run + 1, runs)
-        scores = {name: np.concatenate([each[name] for each, _ in parts]) for name in statistics}
+        scores = {name: np.concatenate([each[name] for each, _ in parts]) for name in STATISTICS}
         inserted = np.concatenate([there for _, there in parts])
         attacks.extend(_attack(design, scores, inserted, target) for design in own)
     drawn = traces
@@ -420,7 +413,7 @@ def _attack(design: _Design, scores: dict[str, Array], inserted: Bools, target: 
         alarm = _at_delta(target, surely).violated
     else:
         at_one_delta = design.method == "clopper-pearson"
-        merit = epsilon_merit(target.delta) if at_one_delta else excess_merit(target.certificate)
+        merit = excess_merit({target.delta: 0.0} if at_one_delta else target.certificate)
         statistic, counts = fix_and_count(scores, inserted, merit=merit, confidence=confidence)
         compared = _compared(counts, target, confidence)
         epsilon = compared[0].epsilon
@@ -471,16 +464,15 @@ def one_run_attacks(one_run: OneRun, plan: Plan, target: Target) -> list[Attack]
         node = replace(target.node, noise_scale=target.node.noise_scale * factor)
         return [release.assumed_mechanism(node, [(0, target.steps)])]
 
-    family = epsilon_of_family(
-        guessed, mechanisms, delta=target.delta, confidence=target.confidence, times=times
-    )
+    stated = {"delta": target.delta, "confidence": target.confidence}
+    any_epsilon = epsilon_of_any(guessed, **stated, times=times)
+    epsilon, factor = epsilon_of_family(guessed, mechanisms, **stated, times=times)
     own = of_mechanisms(mechanisms(1.0), times=times)
     certified = release.clip.enforced  # else the mechanism is none that is certified
     alarm = certified and refutes(guessed, own, level=1 - ALARM_CONFIDENCE)
     counted = {"guessed": float(guessed.guesses), "correct": float(guessed.correct)}
-    less = {} if family.factor is None else {"noise less than": family.factor}
-    any_epsilon = one_run.epsilon(delta=target.delta, confidence=target.confidence)
-    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", family.epsilon, counted | less))
+    less = {} if factor is None else {"noise less than": factor}
+    found = (("one-run", any_epsilon, counted), ("one-run-f-dp", epsilon, counted | less))
     stopped = one_run.stopped_after
     ran = "one training" if stopped is None else f"the first {stopped} steps of one training"
     return [

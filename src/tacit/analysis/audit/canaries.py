@@ -32,7 +32,7 @@ from torch import Tensor
 
 from tacit.analysis.audit.colluders import Colluders, estimated, keys_of
 from tacit.analysis.audit.recorder import ContextFactory, Trace, TracedRelease, run_traced, seeded
-from tacit.analysis.audit.trade_off import Guessed, epsilon_of_any
+from tacit.analysis.audit.trade_off import Guessed
 from tacit.data import StackedData, bounded_inputs
 from tacit.data.units import Units
 from tacit.gradients import StackedModel, record_coins
@@ -335,10 +335,6 @@ class OneRun:
     kind: Canary = "mislabelled"
     stopped_after: int | None = None
 
-    def epsilon(self, *, delta: float, confidence: float) -> float:
-        """The epsilon that this run refutes, whatever the mechanism is."""
-        return epsilon_of_any(self.guessed, delta=delta, confidence=confidence, times=self.times)
-
 
 def mislabel(targets: Tensor, loss: str, outputs: int) -> Tensor:
     """Wrong targets for the right ones: the next class, or the opposite number (of 0, 1)."""
@@ -369,15 +365,13 @@ def unlike(inputs: Tensor, rng: np.random.Generator, bound: float | None) -> Ten
     return (made * (size / own)).to(inputs.dtype)
 
 
-def guess(
-    scores: NDArray[np.float64], included: NDArray[np.bool_], share: float = GUESSED_SHARE
-) -> Guessed:
+def guess(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> Guessed:
     """Guess the coins of the highest and the lowest scores, as many of each; count the right ones.
 
-    Scores `[m]` are made without the coins `included`, bool `[m]`, and the share of the canaries
-    that are guessed is fixed before the coins are looked at.
+    Scores `[m]` are made without the coins `included`, bool `[m]`. How many are guessed is fixed
+    before the coins are looked at.
     """
-    guesses = max(1, int(share * len(scores)))
+    guesses = max(1, int(GUESSED_SHARE * len(scores)))
     order = np.argsort(scores, kind="stable")
     lowest, highest = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
     correct = int((~included[lowest]).sum() + included[highest].sum())

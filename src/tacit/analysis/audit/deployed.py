@@ -251,9 +251,10 @@ def audit_deployed(
     scores = _scores((folder, config), result, canaries, model, nodes)
     guessed = guess(scores, canaries.included.numpy())
     mechanisms = _mechanisms(folder, own)
-    family, scheduled = None, [one for one in mechanisms if isinstance(one, Scheduled)]
+    family, factor = None, None
+    scheduled = [one for one in mechanisms if isinstance(one, Scheduled)]
     if mechanisms and len(scheduled) == len(mechanisms):
-        family = epsilon_of_family(
+        family, factor = epsilon_of_family(
             guessed,
             lambda factor: [
                 one.with_schedule([z * factor for z in schedule(one)]) for one in scheduled
@@ -274,8 +275,8 @@ def audit_deployed(
     return PlantedAuditDocument(
         format_version=1,
         audited_epsilon=epsilon_of_any(guessed, delta=stated, confidence=confidence, times=times),
-        audited_epsilon_of_plan=None if family is None else family.epsilon,
-        noise_less_than=None if family is None else family.factor,
+        audited_epsilon_of_plan=family,
+        noise_less_than=factor,
         certified_epsilon=certified,
         delta=stated,
         confidence=confidence,

@@ -32,9 +32,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -44,12 +43,13 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from tacit import gradients, privacy
-from tacit.algorithms import Activity, StepContext, StepTable
+from tacit.algorithms import Activity, StepContext
 from tacit.analysis.audit.colluders import Colluders, pooled
 from tacit.analysis.audit.recorder import (
+    Around,
     ContextFactory,
+    Kind,
     Noised,
-    Recorded,
     Trace,
     run_traced,
     seeded,
@@ -147,23 +147,23 @@ def directions(plan: Plan) -> Array:
     return np.eye(WIDTH)
 
 
-class Slope:
+class Slope(Around):
     """The sign of all gradients, by what they are asked for, which everybody knows.
 
     New gradients have the sign 1. Those over all records, which anchors and snapshots are made of,
     and those at the older point of a difference have the sign -1, and what a table takes up has
-    that of `table_signs`.
+    that of `table_signs`, `signs`.
     """
 
-    def __init__(self) -> None:
-        self._sign, self._older = 1.0, cast(Tensor | None, None)
+    def __init__(self, signs: Array | None = None) -> None:
+        self._signs, self._sign, self._older = signs, 1.0, cast(Tensor | None, None)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A loss whose gradient is the feature vector times the sign."""
         return outputs.reshape(-1) * self._sign
 
     @contextmanager
-    def turned(self, sign: float, older: Tensor | None = None) -> Iterator[None]:
+    def _turned(self, sign: float, older: Tensor | None) -> Iterator[None]:
         """Meanwhile gradients have this sign, and at an older point, `[nodes, d]`, the other."""
         before = self._sign, self._older
         self._sign, self._older = sign, older
@@ -172,61 +172,21 @@ class Slope:
         finally:
             self._sign, self._older = before
 
-    @contextmanager
-    def at(self, point: Tensor) -> Iterator[None]:
-        """Meanwhile gradients are taken at this point, `[nodes, d]`."""
+    def summing(
+        self, kind: Kind, k: int, whole: bool, anchor: Tensor | None, bound: float | None
+    ) -> AbstractContextManager[None]:
+        """See `Around`: meanwhile gradients have the sign of such a sum."""
+        sign = -1.0 if whole else 1.0
+        # A difference that is clipped is small, and would take away from what is kept.
+        if kind == "table" and bound is None and self._signs is not None:
+            sign = float(self._signs[k])
+        return self._turned(sign, anchor)
+
+    def at(self, point: Tensor) -> AbstractContextManager[None]:
+        """See `Around`: meanwhile gradients have the sign of this point."""
         older = self._older
         is_older = older is not None and older.shape == point.shape and torch.equal(older, point)
-        with self.turned(-self._sign if is_older else self._sign, older):
-            yield
-
-
-class _TurnedModel(Recorded):
-    def __init__(self, inner: StackedModel, slope: Slope) -> None:
-        super().__init__(inner)
-        self._slope = slope
-
-    def gradient(self, at: Tensor, *rest: Any, **more: Any) -> Any:
-        with self._slope.at(at):
-            return self._inner.gradient(at, *rest, **more)
-
-    def record_gradients(self, at: Tensor, *rest: Any, **more: Any) -> Any:
-        with self._slope.at(at):
-            return self._inner.record_gradients(at, *rest, **more)
-
-
-class _TurnedTable(Recorded):
-    def __init__(self, inner: StepTable, slope: Slope, signs: Array) -> None:
-        super().__init__(inner)
-        self._slope, self._signs = slope, signs
-
-    def replace(self, at: Tensor, k: int, difference: float | None) -> Any:
-        # A difference that is clipped is small, and would take away from what is kept.
-        with self._slope.turned(1.0 if difference is not None else float(self._signs[k])):
-            return self._inner.replace(at, k, difference)
-
-
-class _TurnedContext(Recorded):
-    def __init__(self, inner: StepContext, slope: Slope, signs: Array) -> None:
-        super().__init__(inner)
-        self._slope, self._signs = slope, signs
-
-    @property
-    def table(self) -> _TurnedTable:
-        return _TurnedTable(self._inner.table, self._slope, self._signs)
-
-    def among(self, k: int) -> _TurnedContext:
-        inner = self._inner.among(k)
-        same = inner is self._inner
-        return self if same else _TurnedContext(inner, self._slope, self._signs)
-
-    def batch_gradient(self, at: Tensor, k: int, *, whole: bool = False, **more: Any) -> Any:
-        with self._slope.turned(-1.0 if whole else 1.0):
-            return self._inner.batch_gradient(at, k, whole=whole, **more)
-
-    def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Any:
-        with self._slope.turned(1.0, anchor):
-            return self._inner.batch_difference(at, anchor, k, bound)
+        return self._turned(-self._sign if is_older else self._sign, older)
 
 
 def linear_model(
@@ -407,25 +367,23 @@ class Harness:
             directions(self.plan),
             rule,
         )
-        slope = Slope()
-        rows = None if rule is None else rule.most
-        model = _TurnedModel(linear_model(dtype, device, slope, rows), slope)
+        slope = Slope(table_signs(self.plan, self.steps))
         return run_traced(
             plan,
-            cast(StackedModel, model),
+            linear_model(dtype, device, slope, None if rule is None else rule.most),
             data,
             self.exchange,
-            context=partial(self._side_by_side, slope),
+            context=self._side_by_side,
             steps=self.steps,
             replay=replay,
+            around=slope,
         )
 
-    def _side_by_side(self, slope: Slope, *arguments: Any, **named: Any) -> StepContext:
+    def _side_by_side(self, *arguments: Any, **named: Any) -> StepContext:
         """The context of all copies, each of which is a run of its own: they are not counted."""
         context: Any = self.context(*arguments, **named)
         context.count = len(self.plan.nodes)
-        signs = table_signs(self.plan, self.steps)
-        return cast(StepContext, _TurnedContext(context, slope, signs))
+        return cast(StepContext, context)
 
     def copied(self) -> Plan:
         """The plan of all copies; node i of copy c is number `c * nodes + i`."""

@@ -13,7 +13,7 @@ follows: `docs/proofs/audits.md`, *Any statistic will do*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,6 +25,7 @@ from tacit.analysis.audit.fidelity.accounted import of_step
 from tacit.analysis.audit.laboratory import (
     CANARY,
     CROWD,
+    OPPOSED,
     REPLACED_IN_BATCH,
     Problem,
     table_signs,
@@ -77,8 +78,8 @@ def known_of(
     if not release.algorithm.releases.models:
         # The bound is of all losses, far from what constant gradients do: about one of them.
         drawn, undrawn = unit, np.zeros(len(whole))
-    # What a table keeps of a record shows more than a clipped difference: see `_TurnedTable`. There
-    # a record moves as much where it is drawn as elsewhere, and the same way.
+    # What a table keeps of a record shows more than a clipped difference: see `Slope`. There a
+    # record moves as much where it is drawn as elsewhere, and the same way.
     kept = (undrawn > 0) & (drawn + undrawn < (2 - 1e-9) * unit)
     drawn = np.where(kept, -undrawn, drawn)
     bounds = np.array([release.clip.bound(k) or 1.0 for k in steps])
@@ -104,25 +105,14 @@ Side = Sequence[tuple[Array, Array]]
 """Pairs of a chance and a place in units of the noise, `[steps, 1]` each."""
 
 
-def likelihood_ratio(problem: Problem) -> Callable[[Array, Known], Array]:
-    """Log of the likelihood of D over that of D', `[nodes]`, along the canary's direction."""
+def likelihood_ratio(problem: Problem, y: Array, known: Known) -> Array:
+    """Log of the likelihood of D over that of D', `[nodes]`.
 
-    def ratio(y: Array, known: Known) -> Array:
-        return _by_mixtures(y[:, :, CANARY], known, _sides(problem, known))
-
-    return ratio
-
-
-def opposed_ratio(y: Array, known: Known) -> Array:
-    """How far the sum falls short of the batch that was expected."""
-    full = known.batch * known.drawn[:, None]
-    present = [(chance, full - 2 * place) for chance, place in _moved(known)]
-    return _by_mixtures(y[:, :, CROWD], known, (present, [(np.ones_like(full), full)]))
-
-
-def _by_mixtures(y: Array, known: Known, sides: tuple[Side, Side]) -> Array:
-    """The sum over steps of the log-ratio of the two mixtures."""
-    present, absent = sides
+    It is taken along the canary's direction; of a canary that opposes the others along theirs: how
+    far the sum falls short of the batch that was expected.
+    """
+    present, absent = _sides(problem, known)
+    y = y[:, :, CROWD if problem == OPPOSED else CANARY]
     ratios = _log_mixture(y, present, known) - _log_mixture(y, absent, known)
     ratios = np.where(np.isfinite(y), ratios, 0.0)  # whoever released nothing shows nothing
     if known.epoch <= 1:
@@ -147,18 +137,16 @@ def _log_mixture(y: Array, side: Side, known: Known) -> Array:
     return np.asarray(np.logaddexp.reduce(terms), np.float64)
 
 
-def _moved(known: Known) -> Side:
-    """What the record moves in a step that draws it, and in one that does not."""
-    rate, signs = known.rate[:, None], known.signs[:, None]
-    drawn, undrawn = known.drawn[:, None], known.undrawn[:, None]
-    return [(rate, signs * drawn), (1 - rate, -signs * undrawn)]
-
-
 def _sides(problem: Problem, known: Known) -> tuple[Side, Side]:
-    """D and D', from what the record does in one step."""
-    rate, moved, always = known.rate[:, None], _moved(known), np.ones((len(known.rate), 1))
+    """D and D', from what the record does in one step: in one that draws it, and in any other."""
+    rate, signs, always = known.rate[:, None], known.signs[:, None], np.ones((len(known.rate), 1))
+    drawn, undrawn = known.drawn[:, None], known.undrawn[:, None]
+    moved = [(rate, signs * drawn), (1 - rate, -signs * undrawn)]
+    if problem == OPPOSED:
+        full = known.batch * drawn
+        return [(chance, full - 2 * place) for chance, place in moved], [(always, full)]
     if problem.others[0] < 0:  # all others are at one end, and whom the canary displaces as well
-        length = (known.alone * known.drawn)[:, None]
+        length = known.alone * drawn
         base = -length / 2 * (known.batch if problem == REPLACED_IN_BATCH else 1)
         return [(rate, base + length), (1 - rate, base)], [(always, base)]
     if problem.instead is None:

@@ -15,6 +15,7 @@ out, is therefore run as it is, and is seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -49,6 +50,7 @@ Plan, model, data, keys and exchange; and, by name, `pair_keys` where the plan h
 """
 
 Verb = Literal["mix", "swap", "average", "secure_sum"]
+Kind = Literal["gradient", "difference", "table"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,7 @@ class Sum:
         draws: which calls of the model it made: `Trace.drawn[first:end]`, or of `Trace.calls`.
     """
 
-    kind: Literal["gradient", "difference", "table"]
+    kind: Kind
     step: int
     part: int
     whole: bool
@@ -263,6 +265,20 @@ class Pinned(Recorded):
         return torch.stack(rows) if rows else nothing.expand(0, -1)
 
 
+class Around:
+    """What is around sums and calls of the model while they are made: here nothing."""
+
+    def summing(
+        self, kind: Kind, k: int, whole: bool, anchor: Tensor | None, bound: float | None
+    ) -> AbstractContextManager[None]:
+        """A sum of a step, of differences to an `anchor` or to a table within a `bound`."""
+        return nullcontext()
+
+    def at(self, point: Tensor) -> AbstractContextManager[None]:
+        """A call of the model at a point, `[nodes, d]`."""
+        return nullcontext()
+
+
 @dataclass(eq=False)
 class Trace:
     """What one run showed, in the order in which it happened.
@@ -279,12 +295,14 @@ class Trace:
         models: what the algorithm calls the nodes' models, before every step and after the last,
             `[nodes, d]` each; empty unless asked for.
         common: the common model of the end, `[d]`.
+        around: what is around sums and calls of the model.
     """
 
     plan: Plan
     noise: Pinned
     offsets: NDArray[np.int64]
     start: Tensor
+    around: Around = field(default_factory=Around)
     sent: list[Sent] = field(default_factory=list)
     releases: list[TracedRelease] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
@@ -374,13 +392,15 @@ class _RecordedModel(Recorded):
         if self._absent is not None:
             more.setdefault("counts", mask.sum(dim=1))
         present = self._present(at, inputs, targets, mask, rest, more)
-        return self._inner.gradient(at, inputs, targets, present, *rest, **more)
+        with self._trace.around.at(at):
+            return self._inner.gradient(at, inputs, targets, present, *rest, **more)
 
     def record_gradients(
         self, at: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor, *rest: Any, **more: Any
     ) -> Any:
         present = self._present(at, inputs, targets, mask, rest, more)
-        return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
+        with self._trace.around.at(at):
+            return self._inner.record_gradients(at, inputs, targets, present, *rest, **more)
 
     def _present(
         self,
@@ -417,7 +437,7 @@ class _RecordedTable(Recorded):
 
     def replace(self, at: Tensor, k: int, difference: float | None) -> Tensor:
         replaced = partial(self._inner.replace, at, k, difference)
-        return self._context.summed("table", replaced, at, k)
+        return self._context.summed("table", replaced, at, k, bound=difference)
 
 
 class _RecordedContext(Recorded):
@@ -444,21 +464,24 @@ class _RecordedContext(Recorded):
 
     def batch_difference(self, at: Tensor, anchor: Tensor, k: int, bound: float | None) -> Tensor:
         added = partial(self._inner.batch_difference, at, anchor, k, bound)
-        return self.summed("difference", added, at, k)
+        return self.summed("difference", added, at, k, anchor=anchor, bound=bound)
 
     def summed(
         self,
-        kind: Literal["gradient", "difference", "table"],
+        kind: Kind,
         added: Callable[[], Tensor],
         at: Tensor,
         k: int,
         part: int = 0,
         whole: bool = False,
         clipped: bool = True,
+        anchor: Tensor | None = None,
+        bound: float | None = None,
     ) -> Tensor:
         """What `added` gives, kept with what is asked of it; see `Sum`."""
         first, where = len(self._trace.drawn), at.clone()
-        total = added()
+        with self._trace.around.summing(kind, k, whole, anchor, bound):
+            total = added()
         draws = slice(first, len(self._trace.drawn))
         self._trace.sums.append(Sum(kind, k, part, whole, clipped, where, total.clone(), draws))
         return total
@@ -556,6 +579,7 @@ def run_traced(
     models: bool = False,
     calls: bool = False,
     absent: Tensor | None = None,
+    around: Around | None = None,
     on_step: Callable[[int, Tensor, Trace], None] = lambda k, points, trace: None,
 ) -> Trace:
     """Run the first steps of a plan's algorithm, and the round of gossip that sends their result.
@@ -564,15 +588,15 @@ def run_traced(
     `data`. `replay` is what another run of the same plan asked of the noise, which releases the
     same here; with `draws` it is drawn all the same, see `Pinned`. `models` and `calls` say whether
     to keep the models of every step, and calls of the model whole. Records whose inputs are
-    `absent` are masked wherever they are drawn. `on_step` is told after each step its number, the
-    public points where it began, and what is recorded: the nodes' models, or the common one
-    `[1, d]` where models are a node's own.
+    `absent` are masked wherever they are drawn. `around` is around sums and calls of the model.
+    `on_step` is told after each step its number, the public points where it began, and what is
+    recorded: the nodes' models, or the common one `[1, d]` where models are a node's own.
     """
     algorithm = plan.config.algorithm.definition
     options: Any = plan.config.algorithm.options
     origin = model.start(len(plan.nodes), DTYPES[plan.config.train.dtype], data.targets.device)
     noise = Pinned(plan.release.algorithm.releases.noise.begin(), replay, draws)
-    trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone())
+    trace = Trace(plan, noise, data.firsts.cpu().numpy(), origin.clone(), around or Around())
     shared = pair_keys_of(plan)
     if shared is not None:
         context = partial(context, pair_keys=shared)

@@ -430,7 +430,6 @@ def ascend(
     labels: Sequence[Tensor],
     own: Tensor,
     bound: float,
-    steps: int = ASCENT_STEPS,
 ) -> tuple[Tensor, Tensor] | None:
     """A record and a target whose clipped gradient is far from a given one; None if none is found.
 
@@ -455,7 +454,7 @@ def ascend(
     if not record.is_floating_point():
         return record, target
     scale = float(record.norm()) or 1.0
-    for number in range(steps):
+    for number in range(ASCENT_STEPS):
         leaf = place.detach().clone().requires_grad_()
         with torch.enable_grad():
             value = distance(leaf, target)
@@ -463,7 +462,7 @@ def ascend(
         length = float(slope.norm())
         if not 0 < length < math.inf:
             break
-        place = place + slope * (scale * 0.5 * (1 - number / steps) / length)
+        place = place + slope * (scale * 0.5 * (1 - number / ASCENT_STEPS) / length)
         if failures(plain.module, place.detach().unsqueeze(0).to(plain.dtype)):
             break
         reached = float(distance(place, target).detach())

@@ -26,7 +26,6 @@ from tacit.training.run_folder.folder import RESULT, RunFolder, trusted_config
 
 _NAMED = 3  # of what accuses the program, in one line besides the first
 _OWN = "What it saw is in audit.json, which stays with the owner of the records."
-_OWN = "What it saw is in audit.json, which stays with the owner of the records."
 
 
 @dataclass(frozen=True)

@@ -187,36 +187,6 @@ def loudness(present: Array, absent: Array, alpha: float) -> float:
     return max(1e-300, float(centre) * math.sqrt(len(present)) * (1 - 1e-9))
 
 
-def one_run_p_value(
-    *, canaries: int, guesses: int, correct: int, epsilon: float, delta: float
-) -> float:
-    """Chance bound of `correct` guesses or more in one run of an (epsilon, delta)-DP mechanism.
-
-    Steinke, Nasr and Jagielski, *Privacy Auditing with One (1) Training Run* (NeurIPS 2023),
-    Theorem 5.2. With m canaries, each included by a fair coin of its own, and r guesses, fixed
-    before the coins are seen (the rest abstained), P[v or more are correct] is at most
-    `f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i`, where
-    f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v].
-
-    Raises:
-        InputError: not 0 <= correct <= guesses <= canaries, or epsilon is below 0, or delta is not
-            in [0, 1].
-    """
-    if not 0 <= correct <= guesses <= canaries:
-        raise InputError(
-            "guesses", (correct, guesses, canaries), "needs correct <= guesses <= canaries"
-        )
-    if not (epsilon >= 0 and 0 <= delta <= 1):
-        raise InputError("epsilon, delta", (epsilon, delta), "must be >= 0 and in [0, 1]")
-    accuracy = 1 / (1 + math.exp(-epsilon))
-    tail = float(binom.sf(correct - 1, guesses, accuracy))
-    if delta == 0 or correct == 0:
-        return min(1.0, tail)
-    gains = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
-    worst = float((gains / np.arange(1, correct + 1)).max())
-    return min(1.0, tail + 2 * canaries * delta * worst)
-
-
 # One run, and what a mechanism is held to.
 
 ROUNDING_OF_SUMS = 1e-9  # of chances: far more than a thousand additions can lose
@@ -242,6 +212,30 @@ class Guessed:
         if not (0 <= self.correct <= self.guesses <= self.canaries and self.canaries):
             found = (self.correct, self.guesses, self.canaries)
             raise InputError("guesses", found, "needs correct <= guesses <= canaries, one or more")
+
+
+def one_run_p_value(guessed: Guessed, epsilon: float, delta: float) -> float:
+    """Chance bound of as many right guesses or more in one run of an (epsilon, delta)-DP mechanism.
+
+    Steinke, Nasr and Jagielski, *Privacy Auditing with One (1) Training Run* (NeurIPS 2023),
+    Theorem 5.2. With m canaries, each included by a fair coin of its own, and r guesses, fixed
+    before the coins are seen (the rest abstained), P[v or more are correct] is at most
+    `f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i`, where
+    f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v].
+
+    Raises:
+        InputError: epsilon is below 0, or delta is not in [0, 1].
+    """
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise InputError("epsilon, delta", (epsilon, delta), "must be >= 0 and in [0, 1]")
+    guesses, correct = guessed.guesses, guessed.correct
+    accuracy = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, accuracy))
+    if delta == 0 or correct == 0:
+        return min(1.0, tail)
+    gains = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
+    worst = float((gains / np.arange(1, correct + 1)).max())
+    return min(1.0, tail + 2 * guessed.canaries * delta * worst)
 
 
 @dataclass(frozen=True)
@@ -335,7 +329,7 @@ def refutes(guessed: Guessed, trade_off: TradeOff, *, level: float) -> bool:
         return False
     if _least_total(level, guessed, trade_off) > 1 + ROUNDING_OF_SUMS:
         return True
-    return any(_single(guessed, pair) <= level for pair in trade_off.pairs())
+    return any(one_run_p_value(guessed, *pair) <= level for pair in trade_off.pairs())
 
 
 def p_value(guessed: Guessed, trade_off: TradeOff) -> float:
@@ -352,7 +346,7 @@ def p_value(guessed: Guessed, trade_off: TradeOff) -> float:
                 low = middle
     else:
         high = low
-    single = min((_single(guessed, pair) for pair in trade_off.pairs()), default=1.0)
+    single = min((one_run_p_value(guessed, *pair) for pair in trade_off.pairs()), default=1.0)
     return min(1.0, math.exp(high), single)
 
 
@@ -415,18 +409,6 @@ def quietest_not_refuted(
     return high
 
 
-@dataclass(frozen=True)
-class FamilyBound:
-    """What one run refutes of the planned mechanism under another amount of noise.
-
-    The `epsilon` at the delta asked for is exceeded, and there was less than `factor` times the
-    planned noise; 0 and None where nothing is refuted.
-    """
-
-    epsilon: float
-    factor: float | None
-
-
 def epsilon_of_family(
     guessed: Guessed,
     mechanisms: Callable[[float], Sequence[privacy.Mechanism]],
@@ -434,11 +416,12 @@ def epsilon_of_family(
     delta: float,
     confidence: float,
     times: int = 1,
-) -> FamilyBound:
+) -> tuple[float, float | None]:
     """The epsilon that one run refutes, if what ran is the plan with some other amount of noise.
 
     `mechanisms` gives those of the audited nodes under so many times the planned noise; epsilon is
-    that of the node that leaks most.
+    that of the node that leaks most. Beside it stands the factor: there was less noise than so many
+    times the planned one. 0 and None where nothing is refuted.
 
     Raises:
         InputError: no bound is known for a mechanism, or a number is out of range.
@@ -449,13 +432,9 @@ def epsilon_of_family(
 
     factor = quietest_not_refuted(guessed, held_to, confidence=confidence)
     if factor is None:
-        return FamilyBound(0.0, None)
+        return 0.0, None
     lower = [privacy.epsilon_bounds(one, delta=delta)[0] for one in mechanisms(factor)]
-    return FamilyBound(max(lower), factor)
-
-
-def _single(guessed: Guessed, pair: tuple[float, float]) -> float:
-    return one_run_p_value(**vars(guessed), epsilon=pair[0], delta=pair[1])
+    return max(lower), factor
 
 
 def _least_total(tail: float, guessed: Guessed, trade_off: TradeOff) -> float:

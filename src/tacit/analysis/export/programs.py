@@ -21,8 +21,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
-from tacit.analysis.export.scorer import Scorer
-from tacit.analysis.export.texts import Texts
+from tacit.analysis.export.scorer import Scorer, Texts
 from tacit.base.plain_files import check_plain
 from tacit.base.version import __version__
 from tacit.config import Config

@@ -1,7 +1,7 @@
 """Choosing steps, batch and clip for the nodes' budgets: `tacit plan FILE --optimise`.
 
-`bound` (the constants of the bound, estimated at the start, each with its provenance),
-`noise` (what budgets really need), `search` (the certified optimum, and what a change would buy:
+`bound` (what the bound is made of: constants, each with its provenance, and the noise that
+budgets really need), `search` (the certified optimum, and what a change would buy:
 an `OptimiseDocument`), `results` (what is asked, and what it says in words).
 """
 

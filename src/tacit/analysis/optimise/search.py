@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from tacit.analysis.optimise.bound import Estimates, clipping_excess, estimate
-from tacit.analysis.optimise.noise import (
+from tacit.analysis.optimise.bound import (
     Batch,
+    Estimates,
     OptimiseSetting,
     adapted,
+    clipping_excess,
+    estimate,
     geometric_steps,
     interpolated_deviation,
     setting_of,

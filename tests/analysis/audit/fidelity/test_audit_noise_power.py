@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,12 +39,12 @@ LOOKS: dict[str, Look_] = {
     "all": law.of_all,
     "coordinates": law.of_coordinates,
     "releases": law.of_releases,
-    "nodes": law.of_groups("node"),
-    "steps": law.of_groups("step"),
+    "nodes": partial(law.of_groups, "node"),
+    "steps": partial(law.of_groups, "step"),
     "batch": law.by_batch,
-    "common to steps": links.common("step"),
-    "common to nodes": links.common("node"),
-    "common to runs": links.common("run"),
+    "common to steps": partial(links.common, "step"),
+    "common to nodes": partial(links.common, "node"),
+    "common to runs": partial(links.common, "run"),
     "steps apart": links.steps_apart,
     "shifted": links.shifted,
     "pairs": links.pairs,

@@ -25,7 +25,7 @@ import torch
 from safetensors import safe_open
 
 from tacit.analysis.audit.fidelity.finding import Finding
-from tacit.analysis.audit.fidelity.interference import Items, Shown, compared, digest, on_others
+from tacit.analysis.audit.fidelity.interference import Shown, compared, digest, on_others
 from tacit.analysis.audit.fidelity.interference import fingerprint as bits
 from tacit.analysis.audit.recorder import ContextFactory, Noised, Pinned, with_noise
 from tacit.analysis.audit.records import other_inputs
@@ -159,7 +159,7 @@ def _run(
                 job,
                 out=out,
                 callbacks=[seen],
-                should_stop=lambda: len(seen.progress) >= steps,
+                should_stop=lambda: len(seen.steps) >= steps,
                 alone=heard,
                 make_context=make_context,
             )
@@ -173,7 +173,7 @@ def _run(
             ended = type(error).__name__
     if not kept:
         kept += noise.asked
-    return Shown({"shown": (*seen.items(), *shown), "told": tuple(heard.told)}, ended)
+    return Shown({"shown": (*seen.rows, *seen.steps, *shown), "told": tuple(heard.told)}, ended)
 
 
 @dataclass
@@ -190,31 +190,18 @@ class _Heard(Peers):
 
 @dataclass
 class _CallbackWatch(Callback):
-    """A callback that keeps what callbacks are told."""
+    """A callback that keeps what callbacks are told, without clocks."""
 
-    metrics: list[PublicMeasurement] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    steps: list[tuple[str, str]] = field(default_factory=list)
 
     def on_metrics(self, metrics: PublicMeasurement) -> None:
-        self.metrics.append(metrics)
+        what = f"what callbacks get of the metrics of step {metrics.step}"
+        self.rows.append((what, _row(metrics)))
 
     def on_step(self, progress: Progress) -> None:
-        self.progress.append(progress)
-
-    def items(self) -> Items:
-        """Both, without clocks."""
-        rows = [
-            (f"what callbacks get of the metrics of step {row.step}", _row(row))
-            for row in self.metrics
-        ]
-        steps = [
-            (
-                f"what callbacks get of the progress of step {progress.step}",
-                digest(repr(replace(progress, steps_per_second=0.0))),
-            )
-            for progress in self.progress
-        ]
-        return (*rows, *steps)
+        what = f"what callbacks get of the progress of step {progress.step}"
+        self.steps.append((what, digest(repr(replace(progress, steps_per_second=0.0)))))
 
 
 def _row(row: PublicMeasurement) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tacit.analysis.audit.fidelity import noise_law as law
 from tacit.analysis.audit.fidelity import noise_links as links
@@ -146,7 +147,7 @@ _TESTS: tuple[_Test, ...] = (
             f"noise of each {group}",
             f"Is the noise of every {group}{inner} as large as planned?",
             f"deviation of the {group} that is farthest off, over the planned one",
-            law.of_groups(group),
+            partial(law.of_groups, group),
             f"Finds noise of one {group} that is {{percent}} too small.",
             factor=True,
             of_pairs=group != "part",
@@ -166,7 +167,7 @@ _TESTS: tuple[_Test, ...] = (
             f"noise common to {group}s",
             f"Does every {group}{inner} have noise of its own?",
             f"standard score of the part that all {group}s{of} share",
-            links.common(group),
+            partial(links.common, group),
             f"Finds {{percent}} of the noise's variance that all {group}s{of} share.",
             of_pairs=group != "part",
         )

@@ -190,18 +190,14 @@ def of_releases(sample: NoiseSample, level: float) -> Look:
     )
 
 
-def of_groups(group: str) -> Callable[[NoiseSample, float], Look | None]:
-    """A look at the noise of each group of releases: those of one `node`, `step` or `part`."""
-
-    def look(sample: NoiseSample, level: float) -> Look | None:
-        numbers, which = np.unique(sample.labels[group], return_inverse=True)
-        if len(numbers) < 2:
-            return None
-        sizes = np.bincount(which, weights=sample.sizes).astype(np.float64)
-        freedom = np.bincount(which).astype(np.float64) * (sample.freedom * sample.width)
-        return _sizes(sample, sizes, freedom, lambda i: f"The noise of {group} {numbers[i]}", level)
-
-    return look
+def of_groups(group: str, sample: NoiseSample, level: float) -> Look | None:
+    """The size of the noise of each group of releases: those of one `node`, `step` or `part`."""
+    numbers, which = np.unique(sample.labels[group], return_inverse=True)
+    if len(numbers) < 2:
+        return None
+    sizes = np.bincount(which, weights=sample.sizes).astype(np.float64)
+    freedom = np.bincount(which).astype(np.float64) * (sample.freedom * sample.width)
+    return _sizes(sample, sizes, freedom, lambda i: f"The noise of {group} {numbers[i]}", level)
 
 
 def by_batch(sample: NoiseSample, level: float) -> Look | None:

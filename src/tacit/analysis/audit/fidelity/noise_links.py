@@ -55,44 +55,40 @@ def _ordered(sample: NoiseSample, *labels: str) -> tuple[Numbers, Numbers]:
     return order, np.asarray(np.arange(len(order)) - first, np.int64)
 
 
-def common(group: str) -> Callable[[NoiseSample, float], Look | None]:
-    """A look at the noise that releases share which differ in their step, node, run or part alone.
+def common(group: str, sample: NoiseSample, level: float) -> Look | None:
+    """The noise that releases share which differ in their step, node, run or part alone.
 
     Each noise is compared with the direction of the sum of those before it in its group, which is
     predictable; the score of the j-th has weight sqrt(j), which is best for small common parts.
     """
     others = [name for name in ("run", "node", "step", "part") if name != group]
     word = "parts of a step" if group == "part" else f"{group}s"
-
-    def look(sample: NoiseSample, level: float) -> Look | None:
-        order, position = _ordered(sample, *others)
-        ends = np.flatnonzero(position)
-        if not len(ends):
-            return None
-        noises = sample.scores[order]
-        sums = np.cumsum(noises, axis=0)
-        starts = ends - position[ends]  # the first of the group
-        before = sums[ends - 1] - sums[starts] + noises[starts]
-        score = np.einsum("rj,rj->r", noises[ends], before) / np.linalg.norm(before, axis=1)
-        count = position[ends].astype(np.float64)
-        statistic = float((np.sqrt(count) * score).sum() / math.sqrt(count.sum()))
-        # The share of common variance for which a statistic is expected; exact for small shares.
-        shown, chance = (
-            min(1.0, score / math.sqrt(sample.width * count.sum()))
-            for score in (max(0.0, statistic), float(stats.norm.isf(level / 2)))
-        )
-        return Look(
-            statistic=statistic,
-            p_value=two_sided(np.array([statistic])).p_value,
-            saw=(
-                f"The {word} share {shown:.3%} of the noise's variance, where chance alone "
-                f"explains {chance:.3%}"
-            ),
-            least=_common_found(count, sample.width, level),
-            exact=True,
-        )
-
-    return look
+    order, position = _ordered(sample, *others)
+    ends = np.flatnonzero(position)
+    if not len(ends):
+        return None
+    noises = sample.scores[order]
+    sums = np.cumsum(noises, axis=0)
+    starts = ends - position[ends]  # the first of the group
+    before = sums[ends - 1] - sums[starts] + noises[starts]
+    score = np.einsum("rj,rj->r", noises[ends], before) / np.linalg.norm(before, axis=1)
+    count = position[ends].astype(np.float64)
+    statistic = float((np.sqrt(count) * score).sum() / math.sqrt(count.sum()))
+    # The share of common variance for which a statistic is expected; exact for small shares.
+    shown, chance = (
+        min(1.0, score / math.sqrt(sample.width * count.sum()))
+        for score in (max(0.0, statistic), float(stats.norm.isf(level / 2)))
+    )
+    return Look(
+        statistic=statistic,
+        p_value=two_sided(np.array([statistic])).p_value,
+        saw=(
+            f"The {word} share {shown:.3%} of the noise's variance, where chance alone "
+            f"explains {chance:.3%}"
+        ),
+        least=_common_found(count, sample.width, level),
+        exact=True,
+    )
 
 
 def _common_found(count: Array, width: int, level: float) -> float:

@@ -195,13 +195,12 @@ def noise_sample(
     steps: int | None = None,
     copies: int = 1,
     where: str = "the run",
-    seed: int = 0,
 ) -> NoiseSample:
     """The noise of the releases of some runs of one plan, each with noise seeds of its own.
 
     Of many copies of the graph the first ones are taken, at least one of every run. The plan is of
     one graph; node i of copy c is number `c * nodes + i` in a run. Where `steps` is None, all of
-    the plan were run. `seed` is of the auditor's coins, and of the public choice of coordinates.
+    the plan were run.
 
     Raises:
         InputError: the plan's noise is of another kind than Gaussian or Laplace.
@@ -252,7 +251,6 @@ def noise_sample(
         places,
         kind=kind,
         where=where,
-        seed=seed,
         drawn=np.concatenate(known)[kept] if known and len(known) == len(made) else None,
         missing=missing,
         offsets=rows(besides) if besides else None,
