@@ -1,7 +1,5 @@
 """Consortia for tests: members that are approved and have joined, in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tacit.identities.consortium import approve

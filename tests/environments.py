@@ -6,8 +6,6 @@ without any index, so that it fails where something is lacking. So an environmen
 asked for, at the cost of links.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ The experiments train on the digits that ship with scikit-learn. With `batch = "
 accountant has a closed form, so that a whole run takes a tenth of a second.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -14,8 +14,6 @@ to be in, and may have
 An answer has `code` (minus the signal's number), `out`, `err` and `writes`, how many there were.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import multiprocessing

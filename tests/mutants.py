@@ -5,8 +5,6 @@ that must fail with it. A defect that nobody finds, or a place that is not there
 script with exit code 1. Names of defects, or parts of them, choose some.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -172,13 +170,7 @@ MUTANTS = (
         "if reason is not None and reason is None:",
         OF_FRAMES,
     ),
-    Mutant(
-        "a frame of another run is taken",
-        FRAMES,
-        "if of_run != run:",
-        "if False:",
-        OF_FRAMES,
-    ),
+    Mutant("a frame of another run is taken", FRAMES, "if of_run != run:", "if False:", OF_FRAMES),
     Mutant(
         "a frame for another site is taken",
         FRAMES,

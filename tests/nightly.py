@@ -9,8 +9,6 @@
   every one. No name of a function stands for all functions of the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple

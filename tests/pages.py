@@ -1,7 +1,5 @@
 """Fenced blocks of the pages, and the commands in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

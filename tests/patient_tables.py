@@ -1,7 +1,5 @@
 """Small tables of made-up patients, from the program that ships as an example."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from pathlib import Path

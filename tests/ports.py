@@ -6,8 +6,6 @@ nobody else, neither to who binds any port nor to who connects, and whoever list
 `SO_REUSEADDR`, as servers do, gets it all the same. Until then connections to it are refused.
 """
 
-from __future__ import annotations
-
 import socket
 
 _KEPT: list[socket.socket] = []

@@ -1,7 +1,5 @@
 """docs/concepts/architecture.md names what exists, and tells the two ways as a run goes them."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

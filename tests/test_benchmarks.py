@@ -1,7 +1,5 @@
 """The speed benchmarks: contenders compute the same, end for sure, and goals are judged rightly."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

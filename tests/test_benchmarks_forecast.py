@@ -13,14 +13,7 @@ from tacit.errors import InputError
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"))
 
-from forecast import (
-    COSTS,
-    ClusterLinks,
-    Costs,
-    forecast,
-    forecast_document,
-    parse_links,
-)
+from forecast import COSTS, ClusterLinks, Costs, forecast, forecast_document, parse_links
 from traffic import Phase, Traffic
 
 LINKS = ClusterLinks(bandwidth=1e6, latency=0.01, processes=2)

@@ -14,13 +14,7 @@ from tacit.training.prepare import prepare
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks" / "cluster"))
 
-from forecast_job import (
-    Within,
-    cluster_forecast,
-    forecast_table,
-    main,
-    step_seconds,
-)
+from forecast_job import Within, cluster_forecast, forecast_table, main, step_seconds
 
 
 def job(name="privsgp", **sections):

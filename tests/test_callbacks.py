@@ -1,7 +1,5 @@
 """Adapters to tracking services: what they log is what is public, in the real packages."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

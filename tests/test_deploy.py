@@ -1,7 +1,5 @@
 """What `deploy/` starts is what the command line knows, with no key in an image and no shell."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re

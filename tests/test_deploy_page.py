@@ -6,8 +6,6 @@ folders, a command that ends with ` &` goes on in the background, and `pkill` en
 has started. Only the relay's address is another one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -11,8 +11,6 @@ Where output is printed below a command, the words of the real output must be th
 may differ.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import json

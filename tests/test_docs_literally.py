@@ -12,8 +12,6 @@ end, the environment holds what the commands name, what that requires, and nothi
 What is not run, or not as it stands, is in the tables below, with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a message of an error may hold: one line, in which what the user wrote is cut short."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

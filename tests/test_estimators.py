@@ -1,7 +1,5 @@
 """The scikit-learn estimators: its own checks, and what they say of privacy."""
 
-from __future__ import annotations
-
 import pickle
 import time
 import warnings
@@ -49,12 +47,7 @@ def _no_fits_before(monkeypatch):
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [
-        TacitClassifier(**CHECKED),
-        TacitRegressor(**CHECKED, target_bound=10.0),
-    ]
-)
+@parametrize_with_checks([TacitClassifier(**CHECKED), TacitRegressor(**CHECKED, target_bound=10.0)])
 def test_the_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes taken from y

@@ -92,12 +92,7 @@ def without(module, folder, arguments):
     return subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
         cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(folder),
-            "BLOCKED": module,
-            "OMP_NUM_THREADS": "1",
-        },
+        env={**os.environ, "PYTHONPATH": str(folder), "BLOCKED": module, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,7 +1,5 @@
 """How the house is laid out: who may import whom, what is documented, what is loaded when."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

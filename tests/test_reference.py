@@ -1,7 +1,5 @@
 """The reference names whatever a user can name: functions, keys, options, commands, words."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys
@@ -20,11 +18,7 @@ from tacit.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-DESCRIBED = {
-    "tacit": "python.md",
-    "tacit.callbacks": "python.md",
-    "tacit.privacy": "privacy.md",
-}
+DESCRIBED = {"tacit": "python.md", "tacit.callbacks": "python.md", "tacit.privacy": "privacy.md"}
 CODE = re.compile(r"`([^`]+)`")
 
 sys.path.insert(0, str(ROOT / "docs" / "hooks"))

@@ -1,7 +1,5 @@
 """The built site in a browser, opened as files: it searches, fits a telephone, and asks nobody."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

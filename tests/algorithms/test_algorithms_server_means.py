@@ -31,12 +31,7 @@ METHODS = {
     "srm-clipped": {"name": "dp-srm", "gradient_share": 0.2, "clip": CLIP, "clip_difference": 0.01},
     "srm-sgd": {"name": "dp-srm", "gradient_share": 1.0, "clip": CLIP},
     "svrg": {"name": "ldp-svrg", "anchor_every": 3},
-    "svrg-clipped": {
-        "name": "ldp-svrg",
-        "anchor_every": 3,
-        "clip": CLIP,
-        "clip_difference": 0.01,
-    },
+    "svrg-clipped": {"name": "ldp-svrg", "anchor_every": 3, "clip": CLIP, "clip_difference": 0.01},
     "spider": {"name": "ldp-spider", "anchor_every": 3},
     "spider-clipped": {
         "name": "ldp-spider",

@@ -1,7 +1,5 @@
 """Epsilon against any number of colluders, recomputed from what a run has left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

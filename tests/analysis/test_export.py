@@ -1,7 +1,5 @@
 """What is exported says of raw columns what `predict` says, and nothing of a record it refuses."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import hashlib

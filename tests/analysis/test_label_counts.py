@@ -1,7 +1,5 @@
 """Counts of labels: what they release, what that costs, and that the data's budget pays for it."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """What ledgers say: every epsilon recomputed from the files alone, and from the document alone."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -16,13 +14,7 @@ from experiments import strict_json
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
-from tacit.privacy import (
-    Gaussian,
-    SampledGaussian,
-    epsilon,
-    from_statement,
-    to_statement,
-)
+from tacit.privacy import Gaussian, SampledGaussian, epsilon, from_statement, to_statement
 from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger
 from tacit.privacy.ledger.shared import (
     SharedLedgers,
@@ -276,10 +268,7 @@ def test_an_epsilon_that_is_not_finite_is_null(tmp_path, monkeypatch):
     monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     path = tmp_path / "ledger.sqlite"
     statement = to_statement(MECHANISMS[0])
-    rows = [
-        NodeStatement(0, statement, 1.0, 1e-5),
-        NodeStatement(1, statement, None, None),
-    ]
+    rows = [NodeStatement(0, statement, 1.0, 1e-5), NodeStatement(1, statement, None, None)]
     with Ledger.create(path, digest="plan", statements=rows) as ledger:
         ledger.reserve(0, 3)
     document = ledger_document(path)

@@ -1,7 +1,5 @@
 """Scores of a run's model at home and over sites: what they are, what they cost, who sees them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

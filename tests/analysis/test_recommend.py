@@ -1,7 +1,5 @@
 """`tacit plan --recommend`: from public facts to an experiment that runs as it is."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path
@@ -164,11 +162,7 @@ def test_fewer_records_never_get_a_longer_way():
         facts = Facts((records,) * 4, (20,), "cross-entropy", 2)
         found = recommend_for(TASK, facts)
         forecasts = found.document.forecasts
-        assert [row.trust_model for row in forecasts] == [
-            "all-messages",
-            "pairwise",
-            "secure-sum",
-        ]
+        assert [row.trust_model for row in forecasts] == ["all-messages", "pairwise", "secure-sum"]
         noises = [row.noise_norm for row in forecasts]
         assert noises[1] < noises[0]
         assert noises[2] < noises[0]

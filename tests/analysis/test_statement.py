@@ -1,7 +1,5 @@
 """Statements: what was charged is what is stated, and the JSON proves itself."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -80,10 +78,7 @@ def test_a_statement_says_what_ran(run):
         mechanisms = [from_statement(entry.statement) for entry in ledger.statements]
     assert document["run"]["status"] == "done"
     assert document["relation"]["name"] == "add-or-remove-one"
-    assert (document["unit"]["name"], document["trust_model"]["name"]) == (
-        "record",
-        "all-messages",
-    )
+    assert (document["unit"]["name"], document["trust_model"]["name"]) == ("record", "all-messages")
     assert document["not_covered"][:-1] == result["not_covered"]
     assert document["not_covered"][-1].startswith("when a run ends")
     assert document["data_ledger"] is None

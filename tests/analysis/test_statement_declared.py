@@ -1,7 +1,5 @@
 """What people declare, what follows from the guarantee, and who is told: registry and NIST."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

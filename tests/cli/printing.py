@@ -4,8 +4,6 @@
 and `printed/COMMAND.json` anew. A commit that is meant to change one of them says why.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

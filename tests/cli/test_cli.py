@@ -1,7 +1,5 @@
 """The command line: exit codes, one line for each wrong input, and what is printed and left."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

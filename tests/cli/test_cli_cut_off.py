@@ -3,8 +3,6 @@
 The way on that a line names is gone, and leads on.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

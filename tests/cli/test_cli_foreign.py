@@ -1,7 +1,5 @@
 """Folders and files of somebody else: none of their code is called, and none of them is endless."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

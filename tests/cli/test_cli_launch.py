@@ -1,7 +1,5 @@
 """`tacit launch`: what is checked before anything starts, what is handed on, and one real run."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`tacit tune` in processes of its own: killed at any moment, and resumed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """`tacit watch`: what it shows of a run, of one that is over, and of folders that say nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

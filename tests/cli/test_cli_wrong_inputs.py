@@ -1,7 +1,5 @@
 """Sixty and more wrong command lines: one plain line each, with the key and what would be right."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Crews for tests: threads, or turns of one thread, stand for processes, and memory for a link."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict, deque
 from typing import Any

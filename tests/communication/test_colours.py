@@ -1,7 +1,5 @@
 """What leaves a node has a colour, and the border asks for it."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a crew promises, whatever joins it: a rack's store, wires between sites, or memory."""
 
-from __future__ import annotations
-
 import math
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Whole runs of a crew in memory: they give the numbers of the simulator, stop, go on and agree."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -85,11 +83,7 @@ def test_one_that_is_asked_to_stop_stops_all_and_they_go_on(who, tmp_path):
 
 @pytest.mark.parametrize(
     ("odd", "section", "key", "value"),
-    [
-        (2, "train", "steps", 7),
-        (0, "privacy", "delta", 1e-6),
-        (1, "privacy", "noise_seed", 8),
-    ],
+    [(2, "train", "steps", 7), (0, "privacy", "delta", 1e-6), (1, "privacy", "noise_seed", 8)],
 )
 def test_processes_that_disagree_end_before_the_first_step(odd, section, key, value, tmp_path):
     (tmp_path / "odd").mkdir()

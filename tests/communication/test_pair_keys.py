@@ -1,7 +1,5 @@
 """Keys of pairs: the same at both ends, new at every start, and nobody else's."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from threading import Barrier

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from tacit.communication.peers import Placement, place
 from tacit.errors import InputError
 
-SIZES = st.integers(1, 200).flatmap(
-    lambda count: st.tuples(st.just(count), st.integers(1, count)),
-)
+SIZES = st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count)))
 
 
 @given(SIZES)

@@ -1,7 +1,5 @@
 """The border: ten thousand wrong values end a run in one plain line at most, and change nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -44,11 +42,7 @@ from tacit.training.job import Job
 from tacit.training.loop import _folders, _run_id
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, compare, counts
-from tacit.training.processes.communication import (
-    graphs_of,
-    local_exchange,
-    open_communication,
-)
+from tacit.training.processes.communication import graphs_of, local_exchange, open_communication
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.state import _agreed_end, _common_checkpoint, _merged, begin, together

@@ -1,7 +1,5 @@
 """StopVote: all ranks stop at the same step, whatever their skew and whoever is asked when."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What a file says by itself that cannot be is refused with the file, before a record is read."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments import experiment
@@ -40,10 +38,7 @@ CONTRADICTIONS = [
         "dp-fedavg has a server",
     ),
     (
-        {
-            "algorithm": {"name": "privsgp-vr", "state": "private"},
-            "faults": {"down": [[0, 1, 2]]},
-        },
+        {"algorithm": {"name": "privsgp-vr", "state": "private"}, "faults": {"down": [[0, 1, 2]]}},
         "faults.down",
         "privsgp-vr takes gradients as differences",
     ),

@@ -5,8 +5,6 @@ entry: two values that give different results, or the test that shows what it do
 says itself where it would do nothing (`Idle`) must be refused there.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import warnings
@@ -532,8 +530,7 @@ KEYS: Mapping[str, Key] = {
     "privacy.bands": Key(
         (2, 3),
         combined(
-            CERTIFIED,
-            {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic", "batch": 2}},
+            CERTIFIED, {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic", "batch": 2}}
         ),
     ),
     "privacy.pair_noise": Key((1.0, 4.0), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),

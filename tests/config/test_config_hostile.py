@@ -1,7 +1,5 @@
 """Experiments that are broken, huge or hostile: one plain line, soon, never a defect of ours."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 from typing import Any

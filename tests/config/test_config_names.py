@@ -1,7 +1,5 @@
 """Numbers of nodes go to parties by name, through every door, in whatever order they stand."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which keys may differ between sites, and at a resume: the pages say what the marks say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """However an experiment is spelt, it is the same: file, mapping, overrides, objects, copies."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Files that lie about their size, unpack to more than memory takes, or are damaged anywhere."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -6,8 +6,6 @@ nothing that another node holds may differ, and neither may anything that is sen
 source is a row of `SOURCES`.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import types

@@ -1,7 +1,5 @@
 """Partitions: properties that hold for every data set, and each kind's own promise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -134,9 +132,7 @@ def test_labels_are_divided_as_they_are_declared():
     parts = partition("by:label", task(labels, 4), 4, 0)
     assert [part.tolist() for part in parts] == [[1], [0, 2], [3], []]
     signs = TaskData(
-        "some",
-        Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])),
-        values={"label": (-1, 1)},
+        "some", Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])), values={"label": (-1, 1)}
     )
     assert [part.tolist() for part in partition("by:label", signs, 2, 0)] == [[1], [0, 2]]
 

@@ -1,7 +1,5 @@
 """Files of svmlight and LIBSVM against a reader of a few lines and against damaged files."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import tempfile

@@ -1,7 +1,5 @@
 """A site sees how its table is read: every count by hand, every suspicion with its remedy."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A table becomes numbers by its schema: bounds hold, records stay apart, nothing is quoted."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math
@@ -410,12 +408,7 @@ def adult_schema():
                 "missing": "category",
             }
     target = {"column": COLUMNS[-1], "kind": "class", "labels": list(LABELS)}
-    return {
-        "confirmed_public": True,
-        "missing_words": ["?"],
-        "target": target,
-        "columns": columns,
-    }
+    return {"confirmed_public": True, "missing_words": ["?"], "target": target, "columns": columns}
 
 
 def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir, tmp_path):

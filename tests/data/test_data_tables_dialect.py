@@ -1,7 +1,5 @@
 """How a file is written is its own: dialects, folders of Parquet, and columns of every type."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import math
@@ -496,9 +494,7 @@ def test_columns_of_any_type_have_texts(column):
     if column is None:
         pytest.skip("this PyArrow has no such type")
     known = [str(value) for value in column.to_pylist() if value is not None]
-    schema = schema_of(
-        x={"kind": "category", "values": known or ["a"], "missing": "category"},
-    )
+    schema = schema_of(x={"kind": "category", "values": known or ["a"], "missing": "category"})
     several = pa.chunked_array([column[:1], column[1:1], column[1:]])
     for values in (column, several):
         found = schema.inputs(pa.table({"x": values}))

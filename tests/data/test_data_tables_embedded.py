@@ -1,7 +1,5 @@
 """`embed = 8` of a category: one code in a row, and an embedding beside the numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

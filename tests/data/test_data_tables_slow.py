@@ -1,7 +1,5 @@
 """Tables that are read by columns are those that are read field by field."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from typing import Any

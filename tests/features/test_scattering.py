@@ -1,7 +1,5 @@
 """Scattering is what its definition says, and what kymatio computes."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dropout: masks of the records' own, the same sums however the batch is made, and the bound."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gradient_problems import OwnNorm, assert_moved_at_most

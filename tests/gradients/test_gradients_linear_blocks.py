@@ -21,10 +21,7 @@ EVERY_LOSS = pytest.mark.parametrize(
     [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
 )
 WIDTH = 7
-CLOSE = {
-    FLOAT32: {"rtol": 1e-2, "atol": 1e-4},
-    FLOAT64: {"rtol": 1e-9, "atol": 1e-11},
-}
+CLOSE = {FLOAT32: {"rtol": 1e-2, "atol": 1e-4}, FLOAT64: {"rtol": 1e-9, "atol": 1e-11}}
 
 
 @pytest.fixture
@@ -280,8 +277,7 @@ def test_rows_of_nodes_are_read_as_padded_batches_are():
 @NARROW
 @DTYPES
 @pytest.mark.parametrize(
-    "given",
-    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64],
+    "given", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64]
 )
 def test_records_of_any_type_are_taken_by_blocks(dtype, given):
     model, draws = built("mse", 3, dtype), generator(1)

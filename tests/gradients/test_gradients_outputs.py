@@ -1,7 +1,5 @@
 """Models that return more than a prediction: the part is taken, the module stays the user's own."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Max-poolings and rectifiers that other layers take over: which, and that nothing else changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -69,11 +67,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int, set[str]]] = {
     "skipping": (lambda: convolutions(Skipping()), 0, set()),
     "walking": (lambda: convolutions(Walking()), 0, {"1.inner.1"}),
     "shared": (shared, 0, set()),
-    "frozen": (
-        lambda: convolutions(nn.ReLU(), nn.Conv2d(4, 4, 1).requires_grad_(False)),
-        0,
-        {"2"},
-    ),
+    "frozen": (lambda: convolutions(nn.ReLU(), nn.Conv2d(4, 4, 1).requires_grad_(False)), 0, {"2"}),
 }
 
 

@@ -1,7 +1,5 @@
 """Records shared among threads: all of them, each once, and on one thread where they are few."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -3,8 +3,6 @@
 That one record moves a sum by C at most is in `test_gradients_sensitivity.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A record that is not finite contributes exactly zero, so it serves as the null r
 batches that differ in one slot. Both sums are read as the rational numbers that they are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

@@ -5,15 +5,7 @@ import math
 
 import pytest
 import torch
-from gradient_problems import (
-    EVERY_PATH,
-    FLOAT64,
-    assert_equal,
-    generator,
-    normed,
-    plain,
-    problem,
-)
+from gradient_problems import EVERY_PATH, FLOAT64, assert_equal, generator, normed, plain, problem
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn

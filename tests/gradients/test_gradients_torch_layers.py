@@ -3,8 +3,6 @@
 `python tests/gradients/test_gradients_torch_layers.py` writes its table anew.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Views of records: the same sums as plain autograd's means over views, and the same bound."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Members: what is made, how they know each other, and every line of a refusal."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil
@@ -37,14 +35,7 @@ from tacit.identities.site import Site, create_site, join, load_site, sign, veri
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)
 YEAR = timedelta(days=366)
-PRIVATE = {
-    "authority.pem",
-    "bundle.json",
-    "certificate.pem",
-    "key.pem",
-    "lock",
-    "request.json",
-}
+PRIVATE = {"authority.pem", "bundle.json", "certificate.pem", "key.pem", "lock", "request.json"}
 
 
 # What is made.

@@ -1,7 +1,5 @@
 """The pool of threads: all shares at once, errors kept, and a pool of its own after a fork."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

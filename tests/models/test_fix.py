@@ -1,7 +1,5 @@
 """`tacit.fix`: what it changes, what it keeps, and that what it gives can be trained."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Lightning modules as models: their forward and their loss, of one record at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -246,10 +246,7 @@ def test_a_metric_that_was_an_object_is_asked_for_again():
 
 
 @settings(max_examples=20)
-@given(
-    counts=st.lists(st.integers(1, 40), min_size=2, max_size=5),
-    weight=st.floats(0.1, 10),
-)
+@given(counts=st.lists(st.integers(1, 40), min_size=2, max_size=5), weight=st.floats(0.1, 10))
 def test_baselines_of_classes(counts, weight):
     targets = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     shares = np.array(counts) / sum(counts)

@@ -4,8 +4,6 @@ Called as `interpreted_noise.py CASE...`, in a process of its own: the interpret
 Triton is imported, for all of a process.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -143,11 +143,7 @@ def test_an_unreachable_budget_is_said_so():
 
 @few(50, 200)
 @given(
-    pieces=st.lists(
-        st.tuples(st.floats(1e-4, 1e6), st.floats(0.05, 6)),
-        min_size=1,
-        max_size=4,
-    ),
+    pieces=st.lists(st.tuples(st.floats(1e-4, 1e6), st.floats(0.05, 6)), min_size=1, max_size=4),
     offset=st.sampled_from([0.0, 0.5]),
     infinite_below=st.sampled_from([0.0, 1e-3, 3.0, 1e4]),
     stair=st.sampled_from([0.0, 0.01, 1.0]),

@@ -4,8 +4,6 @@ Oracles: Gaussian steps of noise multiplier z compose to one Gaussian with mu^2 
 and Balle and Wang's delta of it; dp_accounting where batches are sampled.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import secrets
@@ -221,10 +219,7 @@ def test_a_new_file_needs_a_budget(tmp_path):
 
 def test_two_runs_cannot_draw_on_one_budget(tmp_path):
     ran(tmp_path, "one")
-    with (
-        opened(tmp_path, wanted(1)),
-        pytest.raises(InputError, match="one is running it now"),
-    ):
+    with opened(tmp_path, wanted(1)), pytest.raises(InputError, match="one is running it now"):
         opened(tmp_path, wanted(2))
     opened(tmp_path, wanted(2)).close()
 

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from few import few
 from tacit import privacy
-from tacit.privacy import (
-    ClientSampling,
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    SampledGaussian,
-)
+from tacit.privacy import ClientSampling, FixedBatchGaussian, Gaussian, Laplace, SampledGaussian
 from tacit.privacy.ledger.spent import (
     MOST_WAYS,
     alternatives,

@@ -1,7 +1,5 @@
 """Accounting as a library, against accountants, integrals and enumerations that share nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -374,11 +372,7 @@ def test_errors_of_tests_and_gains_of_attacks():
 def test_events_of_dp_accounting_cost_what_its_accountants_say():
     sampled = events.PoissonSampledDpEvent(0.02, events.GaussianDpEvent(1.5))
     event = events.ComposedDpEvent(
-        [
-            events.SelfComposedDpEvent(sampled, 100),
-            events.LaplaceDpEvent(5.0),
-            events.NoOpDpEvent(),
-        ]
+        [events.SelfComposedDpEvent(sampled, 100), events.LaplaceDpEvent(5.0), events.NoOpDpEvent()]
     )
     accountant = PLDAccountant(ADD, value_discretization_interval=1e-3)
     accountant.compose(event)

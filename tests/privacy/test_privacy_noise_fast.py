@@ -1,7 +1,5 @@
 """The loop of noise: its error for every word there is, and what that error can change."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -199,18 +197,7 @@ def test_hardly_a_value_is_left_to_care():
     std = 1.99
     scale = np.array([std / spacing(std)])
     count = fast.noise_rows(
-        row,
-        None,
-        drawn,
-        np.array([spacing(std)]),
-        scale,
-        np.zeros(1),
-        flags,
-        left,
-        words,
-        0,
-        0,
-        0,
+        row, None, drawn, np.array([spacing(std)]), scale, np.zeros(1), flags, left, words, 0, 0, 0
     )
     assert 300 < count < 640_000 / 700
 

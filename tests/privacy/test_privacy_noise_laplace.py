@@ -1,7 +1,5 @@
 """Laplace releases: points against exact arithmetic, their law, and the proof of the slack."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forks import forked_process
-from tacit.privacy.noise.draws import (
-    BLOCK_BYTES,
-    fresh_keys,
-    keystream,
-    position,
-    seeded_keys,
-)
+from tacit.privacy.noise.draws import BLOCK_BYTES, fresh_keys, keystream, position, seeded_keys
 from tacit.privacy.noise.gaussian import add_normal
 
 NODES = 6

@@ -310,10 +310,7 @@ def test_curves_and_calibration():
     )
     curve = privacy.epsilon_curve(person, [0, 100, 1000], delta=1e-5)
     assert curve[0] == 0
-    assert curve[1:] == (
-        privacy.epsilon(first, delta=1e-5),
-        privacy.epsilon(person, delta=1e-5),
-    )
+    assert curve[1:] == (privacy.epsilon(first, delta=1e-5), privacy.epsilon(person, delta=1e-5))
     noise = privacy.calibrate(
         lambda z: privacy.for_a_unit(privacy.SampledGaussian(0.01, z, 100), 5),
         epsilon=1.0,

@@ -84,10 +84,7 @@ def test_dyn_d2p_inverts_its_constant_schedule(epsilon, steps):
 
 @pytest.mark.slow
 @few(8, 30)
-@given(
-    mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40),
-    records=st.integers(50, 5000),
-)
+@given(mus=st.lists(st.floats(0.01, 4.5), min_size=1, max_size=40), records=st.integers(50, 5000))
 def test_dyn_formulas_at_high_precision(mus, records):
     clips = [4.0 * 0.9**k for k in range(len(mus))]
     noise = [clip / mu for clip, mu in zip(clips, mus, strict=True)]

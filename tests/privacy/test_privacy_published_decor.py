@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from few import few
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
-from tacit.privacy.published import (
-    DECOR,
-    DECOR_USER,
-    DecorRun,
-    decor_noise,
-    paper_settings,
-)
+from tacit.privacy.published import DECOR, DECOR_USER, DecorRun, decor_noise, paper_settings
 from tacit.report.wording import epsilon_text, lower_text
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "claims.md"

@@ -1,7 +1,5 @@
 """The papers' experiments: complete, consistent, each with the noise that its formula yields."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

@@ -37,11 +37,7 @@ from tacit.privacy.published.dyn_d2p import (
     dyn_noise_variance,
     dyn_steps,
 )
-from tacit.privacy.published.fedspd import (
-    fedspd_best_local_steps,
-    fedspd_bound,
-    fedspd_constant,
-)
+from tacit.privacy.published.fedspd import fedspd_best_local_steps, fedspd_bound, fedspd_constant
 
 size = st.floats(1e-2, 1e2)
 count = st.integers(1, 40)
@@ -49,12 +45,7 @@ sequence = st.lists(size, min_size=1, max_size=12)
 
 # Dyn-D2P
 
-NETWORK = {
-    "smoothness": 2.0,
-    "start_gap": 0.7,
-    "push_sum_constant": 3.0,
-    "push_sum_rate": 0.6,
-}
+NETWORK = {"smoothness": 2.0, "start_gap": 0.7, "push_sum_constant": 3.0, "push_sum_rate": 0.6}
 
 
 @given(

@@ -202,11 +202,7 @@ def test_table_1_is_the_order_of_corollary_1(task, nodes, records, epsilon, grad
         budget = Budget(records, epsilon, delta)
         bound = published_bound(task, [budget] * nodes, gradient_bound=gradient_bound)
         order = utility_order(
-            nodes=nodes,
-            records=records,
-            parameters=task.parameters,
-            epsilon=epsilon,
-            delta=delta,
+            nodes=nodes, records=records, parameters=task.parameters, epsilon=epsilon, delta=delta
         )
         constant = 12 * gradient_bound * math.sqrt(6 * task.smoothness * task.noiseless)
         assert bound == pytest.approx(constant * order, rel=1e-9)

@@ -1,7 +1,5 @@
 """Every kind of page, made from small real runs, as a browser shows and prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

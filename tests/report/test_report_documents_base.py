@@ -1,7 +1,5 @@
 """Documents: what is written is read again as it was, and what is wrong is named."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, Literal

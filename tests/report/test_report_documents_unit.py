@@ -1,7 +1,5 @@
 """Whom epsilon protects, by name: one function says a record, a patient, patients."""
 
-from __future__ import annotations
-
 import pytest
 
 from tacit.errors import InputError

@@ -1,7 +1,5 @@
 """A trust model in words: who may collude, what epsilon is then, and whether it was simulated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

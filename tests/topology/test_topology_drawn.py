@@ -131,8 +131,7 @@ def test_a_probability_out_of_range_is_refused(share):
 
 
 @pytest.mark.parametrize(
-    ("graph", "key", "value"),
-    [("torus", "shape", None), ("erdos-renyi", "probability", None)],
+    ("graph", "key", "value"), [("torus", "shape", None), ("erdos-renyi", "probability", None)]
 )
 def test_what_a_graph_needs_is_asked_for(graph, key, value):
     with pytest.raises(InputError, match=f"{graph} needs it") as refused:

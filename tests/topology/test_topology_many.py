@@ -1,7 +1,5 @@
 """10,000 nodes: nothing has a number for every pair of them, and sums and rates are right."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The folder of a run of many processes: each writes where its own user said, or to runs/NAME."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import contextmanager

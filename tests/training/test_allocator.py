@@ -3,8 +3,6 @@
 How many pages the system then hands out is the system's to decide, and is not asked here.
 """
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 
@@ -115,10 +113,9 @@ def test_a_run_that_finds_no_memory_ends_with_that_line(where, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError(ASKED)
 
-    owner, name = {
-        "start": (gradients, "build"),
-        "step": (gradients.StackedModel, "gradient"),
-    }[where]
+    owner, name = {"start": (gradients, "build"), "step": (gradients.StackedModel, "gradient")}[
+        where
+    ]
     monkeypatch.setattr(owner, name, full)
     nodes = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(2)]
     settings = {

@@ -1,7 +1,5 @@
 """Forty and more wrong calls of `tacit.train`: each is refused by name, in one plain line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any

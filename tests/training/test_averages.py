@@ -4,8 +4,6 @@ A run of k steps with seeded noise gives the models after step k of a longer one
 batches are positioned by the step. So the oracle needs nothing of what is tested.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a batch that is left open comes to, and that a run writes it down and goes on with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

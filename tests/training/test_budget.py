@@ -324,10 +324,7 @@ def test_the_budget_of_new_books_is_the_runs_own(tmp_path):
     assert found == {DataAccount(name, n, n + 1.0, 1e-5) for n, name in enumerate(names)}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"ledger_epsilon": 2.5}, {"ledger_delta": 1e-4}],
-)
+@pytest.mark.parametrize("changes", [{"ledger_epsilon": 2.5}, {"ledger_delta": 1e-4}])
 def test_books_keep_their_budget(tmp_path, changes):
     run_all(on_data(tmp_path))
     with pytest.raises(InputError, match="when it was made: leave this out"):

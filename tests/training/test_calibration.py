@@ -1,7 +1,5 @@
 """Runs whose models are recalibrated: what is fitted, what it costs, and when it is charged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Simulated faults: their draws, the weights they leave, who is away, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

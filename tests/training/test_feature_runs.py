@@ -1,7 +1,5 @@
 """Runs on features: the same records, and other inputs of the model."""
 
-from __future__ import annotations
-
 import gc
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """`tacit.train` and `tacit.training.loop.execute`: what a run gives back, and how it ends badly."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from itertools import pairwise
@@ -14,13 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import tacit
-from experiments import (
-    experiment,
-    strict_json,
-    tree,
-    write_experiment,
-    write_module,
-)
+from experiments import experiment, strict_json, tree, write_experiment, write_module
 from experiments import tacit as command_line
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError
@@ -153,10 +145,7 @@ def test_epsilon_and_claims_have_one_row_a_node():
     budgets = [1.0, 2.0, 4.0]
     deltas = [1e-5, 1e-4, 1e-3]
     result = tacit.train(
-        given(
-            privacy={"noise_std": None, "epsilon": budgets, "delta": deltas},
-        ),
-        nodes=PAIRS,
+        given(privacy={"noise_std": None, "epsilon": budgets, "delta": deltas}), nodes=PAIRS
     )
     assert [claim.node for claim in result.claims] == [0, 1, 2]
     assert [claim.budget for claim in result.claims] == budgets

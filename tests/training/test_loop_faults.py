@@ -4,8 +4,6 @@ The command line runs in forked processes, in which a write of the run folder fa
 process, or which are killed at random instants. Each exchange is witnessed in a file of its own.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

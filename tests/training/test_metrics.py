@@ -1,7 +1,5 @@
 """What is measured, against plain loops and NumPy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that are judged by what was asked for: from the argument to result, page and terminal."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

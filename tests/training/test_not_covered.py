@@ -1,7 +1,5 @@
 """What epsilon does not cover follows from the settings of the experiment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A step that is run twice: what both attempts together tell, and what lost messages change."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

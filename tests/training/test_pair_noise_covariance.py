@@ -1,7 +1,5 @@
 """Real draws of pairwise noise against the covariance that proofs start from, entry by entry."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """What a plan says of its steps, and by which digest it is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -83,9 +81,7 @@ def test_the_digest_changes_with_what_matters(changes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "train",
-    [{"evaluate_every": 2}, {"evaluate_records": 7}, {"checkpoint_every": 3}],
-    ids=str,
+    "train", [{"evaluate_every": 2}, {"evaluate_records": 7}, {"checkpoint_every": 3}], ids=str
 )
 def test_the_digest_does_not_change_with_what_is_measured(train, tmp_path):
     assert digest(tmp_path, train=train) == digest(tmp_path)

@@ -1,7 +1,5 @@
 """Plans: rates, noise, what it costs, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 import math
 import re
 import tracemalloc
@@ -328,9 +326,7 @@ def test_certified_accounting_reports_the_claim_for_the_same_noise():
 @pytest.mark.parametrize("batch", ["all", 10])
 def test_every_step_runs_with_the_noise_of_its_schedule(batch):
     plan = plan_of(
-        [50, 8],
-        algorithm={"name": "dyn-d2p", "clip": 1.0},
-        train={"steps": 60, "batch": batch},
+        [50, 8], algorithm={"name": "dyn-d2p", "clip": 1.0}, train={"steps": 60, "batch": batch}
     )
     assert plan.release.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
     assert len(set(plan.release.noise_shape)) == 60

@@ -1,7 +1,5 @@
 """What a run is prepared from: what is public is declared, and private records decide nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

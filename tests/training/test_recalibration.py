@@ -1,7 +1,5 @@
 """Recalibration of log-odds: which record counts where, what is fitted, and where it is put."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

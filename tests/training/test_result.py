@@ -9,10 +9,7 @@ from tacit.training.planner import build_plan
 from tacit.training.run_folder.result import bytes_per_step, mechanism_line, shared_conditions
 
 NO_NOISE = {"algorithm": {"name": "sgp"}, "privacy": {"noise_std": None}}
-FIXED = {
-    "privacy": {"relation": "replace-one"},
-    "train": {"batch": 10, "sampling": "fixed"},
-}
+FIXED = {"privacy": {"relation": "replace-one"}, "train": {"batch": 10, "sampling": "fixed"}}
 
 
 def plan_of(records=None, **changes):

@@ -1,7 +1,5 @@
 """Stopping, killing and resuming: the same numbers, and every release in the ledger."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

@@ -1,7 +1,5 @@
 """Several gossip rounds a step, against loops of their own; their bytes, and who refuses them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs on tables: from files, from frames, from each node's own file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,7 @@ import polars as pl
 import pytest
 import tomli_w
 import torch
-from sklearn.metrics import (
-    mean_absolute_error,
-    r2_score,
-    roc_auc_score,
-    root_mean_squared_error,
-)
+from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score, root_mean_squared_error
 
 import tacit
 from experiments import tacit as command_line

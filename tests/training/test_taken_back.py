@@ -1,7 +1,5 @@
 """What a process pays that was left out of a run and is taken back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,13 +35,7 @@ class Back(SessionMemory):
         own: what was charged then.
     """
 
-    def __init__(
-        self,
-        rejoins,
-        first=0,
-        paid=0,
-        own=MappingProxyType({}),
-    ):
+    def __init__(self, rejoins, first=0, paid=0, own=MappingProxyType({})):
         self.rejoins = rejoins
         said = {"first": first, "until": STEPS, "paid": 0, "own_paid": paid, "own": dict(own)}
         self._terms = said

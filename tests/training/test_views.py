@@ -1,7 +1,5 @@
 """Runs with views of records: planned, refused, agreed on and stated; and that they train."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ The shares are compared with what the nodes' noised means add to the mean of all
 nodes, and with a plan that is made without the node.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each site alone and all pooled, beside an experiment: what one would write by hand."""
 
-from __future__ import annotations
-
 import statistics
 import tomllib
 from io import StringIO

@@ -1,7 +1,5 @@
 """The figure as data: means, deviations, the best of a grid, against plain recomputation."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from io import StringIO

@@ -1,7 +1,5 @@
 """A figure file is read as it says, and refused by the name of what is wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

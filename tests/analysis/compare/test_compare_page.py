@@ -1,7 +1,5 @@
 """Page, table and pictures of a comparison: the same numbers in all of them, and valid markup."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from io import StringIO
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs are made, cached, gone on with and lost one at a time; nothing is overwritten."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

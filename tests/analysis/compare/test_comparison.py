@@ -1,7 +1,5 @@
 """`tacit.compare` from Python: the runs of the command, as rows and as pictures."""
 
-from __future__ import annotations
-
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Runs go to the workers of an executor: one that is killed, and what a run leaves of itself."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Hidden trials in the ledger of the data: one entry of the whole, before the first, and once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -56,10 +54,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
         assert run_search(plan, folder, Monitor(should_stop=stop)) is None
     (run,) = account(tmp_path).runs
     assert seen == [1]
-    assert (list(run.charged.values()), run.statements[0]["kind"]) == (
-        [((0, 1),)],
-        "known",
-    )
+    assert (list(run.charged.values()), run.statements[0]["kind"]) == ([((0, 1),)], "known")
     # It goes on where it was: with what it began with, and is charged no more.
     known = SearchFolder.known(out, search.digest(), resume=True)
     assert known is not None

@@ -1,7 +1,5 @@
 """Searches that run: totals by the ledgers, what is hidden, what is resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

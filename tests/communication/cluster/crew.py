@@ -5,8 +5,6 @@ the command line in an environment as `tacit launch` sets it. This process keeps
 killed when the block ends, whatever happened, and every wait has a limit.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import secrets
@@ -59,16 +57,7 @@ class Member:
 
 
 @contextmanager
-def crew(
-    folder,
-    processes,
-    arguments,
-    *,
-    tamper=None,
-    homes=(),
-    ranks=None,
-    kept_by_rank_0=False,
-):
+def crew(folder, processes, arguments, *, tamper=None, homes=(), ranks=None, kept_by_rank_0=False):
     """Ranks that run `tacit` with their arguments; none is left afterwards.
 
     Args:

@@ -1,7 +1,5 @@
 """Clusters for tests: threads of this process stand for ranks, over a real store on loopback."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ The processes are forked from one server that has imported torch already, so tha
 a fraction of a second. All are ended when the block ends, whatever happened.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -85,15 +83,7 @@ def rendezvous():
         del store
 
 
-def take_seat(
-    rank,
-    processes,
-    port,
-    timeout,
-    name="channel",
-    diagnose=lost,
-    batched=False,
-):
+def take_seat(rank, processes, port, timeout, name="channel", diagnose=lost, batched=False):
     """Connects this process with the others, over loopback alone."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     torch.set_num_threads(1)

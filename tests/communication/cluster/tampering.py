@@ -3,8 +3,6 @@
 What happens next does not depend on how fast this machine is.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What processes must have in common, what they say where they have not, and record counts."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace
@@ -137,10 +135,7 @@ def test_the_start_counts_as_numbers_and_not_by_where_they_lie():
     compare([said(), said(start=spread[:, 1].requires_grad_())])
     narrow = START.float()
     compare(
-        [
-            said(start=narrow, dtype=torch.float32),
-            said(start=narrow.double(), dtype=torch.float32),
-        ]
+        [said(start=narrow, dtype=torch.float32), said(start=narrow.double(), dtype=torch.float32)]
     )
 
 

@@ -1,7 +1,5 @@
 """The channel: what was sent comes out, in order, and a lost peer is named in time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

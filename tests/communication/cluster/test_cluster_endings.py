@@ -3,8 +3,6 @@
 Whoever has ended the run is done and waits for nobody, and nobody is waited for beyond the limits.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -41,16 +39,7 @@ def experiment(folder):
     )
 
 
-def service(
-    folder,
-    file,
-    out,
-    *more,
-    ranks=(0, 1, 2),
-    homes=(),
-    tamper=None,
-    kept_by_rank_0=True,
-):
+def service(folder, file, out, *more, ranks=(0, 1, 2), homes=(), tamper=None, kept_by_rank_0=True):
     """How the ranks of three that are started end."""
     words = ("train", file, "--quiet", "--out", out, "--resume-if-there", *more)
     with crew(

@@ -1,7 +1,5 @@
 """Metrics of a rack come together at rank 0, which waits for nobody as long as it can."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -3,8 +3,6 @@
 Small programs stand in for `tacit train`; they wait for each other by files, with a limit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

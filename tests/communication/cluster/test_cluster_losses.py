@@ -1,7 +1,5 @@
 """Real processes that are killed, stopped, corrupted or defective: who is named, what is kept."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Noise of pairs between processes: it cancels, is new at every attempt, and losses are told."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Real processes give the numbers of the simulator, keep their own to themselves, and agree."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
@@ -30,13 +28,7 @@ from tacit.config import load_config
 pytestmark = pytest.mark.process
 
 NODES, STEPS = 5, 6
-PRIVATE = (
-    "train_loss",
-    "gradient_norm",
-    "clip_rate",
-    "records_left_out",
-    "augmented_lagrangian",
-)
+PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out", "augmented_lagrangian")
 Sections = Mapping[str, Mapping[str, Any]]
 KINDS: Mapping[str, Sections] = {
     "push-sum": {

@@ -1,7 +1,5 @@
 """Secure sums between real processes: the simulator's numbers, kills, and what the server knows."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter

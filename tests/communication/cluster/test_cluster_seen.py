@@ -1,7 +1,5 @@
 """What a rank knows of the others without asking them: from their heartbeats."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

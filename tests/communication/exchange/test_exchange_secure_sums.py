@@ -1,7 +1,5 @@
 """Secure sums between processes: those of one process, and nothing more for the server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

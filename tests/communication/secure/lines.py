@@ -1,7 +1,5 @@
 """Bad lines on loopback: a proxy that is slow, or late, and neither loses nor reorders a byte."""
 
-from __future__ import annotations
-
 import queue
 import random
 import socket
@@ -26,16 +24,7 @@ class Line:
         seed: of which they are.
     """
 
-    def __init__(
-        self,
-        listen,
-        to,
-        *,
-        rate=None,
-        delay=0.0,
-        late=(0.0, 0.0),
-        seed=0,
-    ):
+    def __init__(self, listen, to, *, rate=None, delay=0.0, late=(0.0, 0.0), seed=0):
         self._to, self._rate, self._delay, self._late = _pair(to), rate, delay, late
         self._draws, self._lock = random.Random(seed), threading.Lock()
         self._server = socket.create_server(_pair(listen))

@@ -6,8 +6,6 @@ on the disk, where it may write a part of a record; `power_cut` then takes off w
 A `Puppet` is a site whose every word a test chooses.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,8 +5,6 @@ open in it, and calls the entry of the command line. All are killed when the blo
 happened, and every wait has a limit.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -124,15 +122,7 @@ class Consortium:
         self.running[name] = Running(process, home, said)
         return self.running[name]
 
-    def train(
-        self,
-        name,
-        file,
-        *more,
-        run="run",
-        resume=False,
-        tamper=None,
-    ):
+    def train(self, name, file, *more, run="run", resume=False, tamper=None):
         """A site takes part in a run."""
         words = ["train", file, "--site", self.folder / name, "--out", f"runs/{run}", "--quiet"]
         return self.start(name, *words, *(["--resume"] if resume else []), *more, tamper=tamper)

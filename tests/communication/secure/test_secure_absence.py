@@ -1,7 +1,5 @@
 """Sites that leave: for a while, for too long, with and without a word."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What members and strangers may do at a relay, and at a site that listens: little, or nothing."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Beginning without a site that does not come, and how it is taken in when it does."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

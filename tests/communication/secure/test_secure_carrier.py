@@ -1,7 +1,5 @@
 """Frames between sites: through relays and directly, of any size, while connections come and go."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
@@ -12,18 +10,7 @@ import pytest
 import zenoh
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import (
-    LIMIT,
-    QUIET,
-    RUN,
-    End,
-    all_reach_all,
-    awaited,
-    ends,
-    forwarding,
-    members,
-    relaying,
-)
+from ways import LIMIT, QUIET, RUN, End, all_reach_all, awaited, ends, forwarding, members, relaying
 
 from ports import free_address
 from tacit.communication.secure.carrier import Carrier

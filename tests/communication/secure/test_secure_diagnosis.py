@@ -1,7 +1,5 @@
 """What is said of a connection that does not come about: tried with real sockets and relays."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager

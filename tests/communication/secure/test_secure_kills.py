@@ -1,7 +1,5 @@
 """A run outlives what happens to its sites, its relay and the lines between them."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
@@ -13,14 +11,7 @@ import pytest
 
 from communication.cluster.crew import charged, result_of, simulated
 from communication.cluster.test_cluster_runs import KINDS, SAME_EPSILON, assert_same_run, close
-from communication.secure.sites import (
-    NAMES,
-    Cuts,
-    consortium,
-    gated,
-    gathered,
-    status_of,
-)
+from communication.secure.sites import NAMES, Cuts, consortium, gated, gathered, status_of
 from experiments import write_experiment
 from ports import free_address
 

@@ -1,7 +1,5 @@
 """Runs that go on without a site that is away for too long."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal
@@ -16,14 +14,7 @@ from safetensors.torch import load_file
 
 from communication.cluster.crew import EXACT, charged, nodes_of, result_of, simulated
 from communication.cluster.test_cluster_runs import KINDS
-from communication.secure.sites import (
-    LIMIT,
-    NAMES,
-    consortium,
-    gated,
-    gathered,
-    status_of,
-)
+from communication.secure.sites import LIMIT, NAMES, consortium, gated, gathered, status_of
 from experiments import write_experiment
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.streams import AWAY
@@ -502,15 +493,7 @@ def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def until_it_is_in(
-    name,
-    group,
-    gate,
-    before,
-    first,
-    steps,
-    others=("north", "south"),
-):
+def until_it_is_in(name, group, gate, before, first, steps, others=("north", "south")):
     """Let the others go on, as slowly as those do whom a site comes back to, until it made a step.
 
     Args:

@@ -1,7 +1,5 @@
 """Runs over bad lines: equal to the simulator's last bit, and hardly a message is sent twice."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a site is refused for, by others and by itself, with one line that says why."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Real sites over TLS and a relay give the numbers of the simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import chdir
 from typing import Any

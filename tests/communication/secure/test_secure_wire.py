@@ -1,7 +1,5 @@
 """The wire: streams that lose nothing, and other sites that lie, flood or stay away."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
@@ -14,14 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
-from communication.secure.mesh import (
-    LIMIT,
-    Mesh,
-    Puppet,
-    facing_puppets,
-    formed,
-    until,
-)
+from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed, until
 from few import few
 from tacit.communication.reports import report_of
 from tacit.communication.secure import meeting, pacing, streams

@@ -1,7 +1,5 @@
 """The wire where sites are killed and come back: all see the same, and nothing leaves twice."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

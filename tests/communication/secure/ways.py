@@ -1,7 +1,5 @@
 """Relays and carriers on loopback for tests."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading

@@ -1,7 +1,5 @@
 """One set of defaults: what an experiment leaves open is the same behind every door."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -140,10 +138,7 @@ def test_estimators_choose_as_an_experiment_does(kind):
         targets = torch.tensor(labels, dtype=torch.float64)
     estimator = chosen.fit(inputs, labels, nodes=nodes)
     records = [(torch.tensor(inputs[nodes == k]), targets[nodes == k]) for k in range(3)]
-    sections = {
-        "task": {**task, "input_bound": 3.0},
-        "privacy": {"epsilon": 3.0, "delta": 1e-5},
-    }
+    sections = {"task": {**task, "input_bound": 3.0}, "privacy": {"epsilon": 3.0, "delta": 1e-5}}
     same = tacit.train(sections, nodes=records)
     assert sections_of(estimator.result_.plan.config) == sections_of(same.plan.config)
 
