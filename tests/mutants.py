@@ -31,7 +31,7 @@ class Mutant(NamedTuple):
 LEDGER, LOG, SHARED, SPENT = (
     f"privacy/ledger/{name}.py" for name in ("ledger", "file", "shared", "spent")
 )
-OF_LEDGER = "tests/privacy/test_privacy_ledger.py tests/privacy/test_privacy_ledger_file.py"
+OF_LEDGER = "tests/privacy/test_privacy_ledger.py tests/privacy/test_privacy_ledger.py"
 OF_SHARED = "tests/privacy/test_privacy_ledger_shared.py"
 WIRE, STREAMS, FRAMES, JOURNAL = (
     f"communication/secure/{name}.py" for name in ("wire", "streams", "frames", "journal")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = [
-    # A machine is a folder there: test_deploy_page.py.
+    # A machine is a folder there: test_deploy.py.
     ROOT / "docs" / "how-to" / "deploy.md",
     # NVFlare has an environment of its own: hosts/test_nvflare.py.
     ROOT / "docs" / "how-to" / "nvflare.md",

@@ -459,7 +459,7 @@ KEYS: Mapping[str, Key] = {
         given=False,
     ),
     "task.input_bound": Key((None, 0.1)),
-    "task.target_bound": Key(elsewhere="tests/training/test_scale.py::test_targets_far_outside"),
+    "task.target_bound": Key(elsewhere="tests/training/test_prepare.py::test_targets_far_outside"),
     "task.features": Key((None, "effects_data:squares")),
     "task.labels": Key(([-1, 1], [1, -1]), FILES, given=False),
     "task.index_base": Key((0, 1), FILES, given=False),

@@ -2,6 +2,9 @@
 
 import datetime
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -281,3 +284,16 @@ def test_a_table_is_the_same_however_it_comes(tmp_path_factory, records):
     wanted = TOGETHER.inputs({name: [record[name] for record in records] for name in records[0]})
     for name, found in carriers(table, folder).items():
         assert TOGETHER.inputs(found).numpy().tobytes() == wanted.numpy().tobytes(), name
+
+
+# The benchmark of tables runs, at a tiny size, and loses no record.
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs():
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "tables.py"
+    command = [sys.executable, str(script), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    for form in ("csv", "parquet", "folder", "frame"):
+        assert f"300 x 29 as {form}" in done.stderr
+        assert f"│ {form}" in done.stdout
