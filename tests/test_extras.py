@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from consortia import consortium
 from environments import required, requirements
 from experiments import write_experiment
+from rooms import tree_of
 from tacit.errors import OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,6 +173,6 @@ def test_what_is_imported_is_required_or_asked_for_by_the_one_function():
         home = path.parent / "__init__.py"
         asked |= set(re.findall(r'\boptional\("([\w.]+)"\)', home.read_text("utf-8")))
         assert asked <= set(OPTIONAL), path
-        if others := imported(ast.parse(text)) - known - asked:
+        if others := imported(tree_of(path)) - known - asked:
             found[str(path.relative_to(SOURCE))] = others
     assert found == {}

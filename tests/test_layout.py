@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import tacit
-from rooms import imported_names
+from rooms import imported_names, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "tacit"
@@ -54,12 +54,6 @@ def unit(module):
 
 def _dotted(module):
     return ".".join(("tacit", *Path(module).with_suffix("").parts)).removesuffix(".__init__")
-
-
-@cache
-def tree_of(path):
-    """The syntax of a file, which several tests look through."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported_units(path):
