@@ -10,7 +10,7 @@ import tacit
 
 # Of sections, what is not as in `main`: whole batches and drawn ones, networks, images, features,
 # and noise of pairs.
-WAYS: tuple[dict[str, dict[str, object]], ...] = (
+WAYS = (
     {"train": {"batch": "all"}},
     {"train": {"batch": 8}},
     {"task": {"model": "mlp"}},
@@ -23,7 +23,7 @@ WAYS: tuple[dict[str, dict[str, object]], ...] = (
 def main() -> None:
     """Each way in both precisions."""
     for way, dtype in product(WAYS, ("float32", "float64")):
-        config: dict[str, dict[str, object]] = {
+        config = {
             "task": {"dataset": "digits", "model": "logistic", **way.get("task", {})},
             "nodes": {"count": 4},
             "algorithm": way.get("algorithm", {"name": "privsgp"}),

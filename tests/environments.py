@@ -39,8 +39,8 @@ def requirements(extras=()):
 
 def required(wanted):
     """The installed distributions that requirements ask for, and those that these ask for."""
-    found: dict[str, metadata.Distribution] = {}
-    seen: set[tuple[str, frozenset[str]]] = set()
+    found = {}
+    seen = set()
     waiting = [Requirement(each) for each in wanted]
     while waiting:
         requirement = waiting.pop()
@@ -230,7 +230,7 @@ def fetched(line):
     """What a command would fetch, as requirements."""
     if re.search(r"\bmake demo\b", line):
         return requirements()
-    found: list[str] = []
+    found = []
     for named in re.findall(r"\bpip (?:install|wheel) ([^&|;#]*)", line):
         words = iter(shlex.split(named))
         for word in words:

@@ -68,7 +68,7 @@ def typed(block):
     """What a person types at a shell, command by command, each with what is printed below it."""
     if block.language not in ("console", "sh", "text"):
         return []
-    found: list[tuple[str, str]] = []
+    found = []
     for line in block.code.replace("\\\n", " ").splitlines():
         if line.startswith("$ ") or (block.language == "sh" and line.strip()):
             found.append((re.sub(r" +", " ", line.removeprefix("$ ")).strip(), ""))

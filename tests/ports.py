@@ -8,7 +8,7 @@ nobody else, neither to who binds any port nor to who connects, and whoever list
 
 import socket
 
-_KEPT: list[socket.socket] = []
+_KEPT = []
 
 
 def free_port():

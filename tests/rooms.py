@@ -84,7 +84,7 @@ def drawn():
     floors = [floor for floor in floors if floor]
     width = 2 * _EDGE + max(map(len, floors)) * (_WIDTH + _GAP) - _GAP
     height = 2 * _EDGE + len(floors) * (_HEIGHT + _BETWEEN) - _BETWEEN
-    middles: dict[str, tuple[float, float]] = {}
+    middles = {}
     for row, floor in enumerate(floors):
         # From left to right as those above that lead to them.
         above = {

@@ -211,7 +211,7 @@ def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypat
         ),
     )
     protocol = Protocol(rounds=3, turn=0.0, within=within)
-    said: list[str] = []
+    said = []
     outcome = compare(comparison, protocol, tmp_path, said.append)
     assert [entry["name"] for entry in outcome.entries] == ["ours", "same", "other", "plain"]
     assert [entry["notes"]["given"] for entry in outcome.entries] == [0.9, 0.9, 0.9, None]

@@ -14,7 +14,6 @@ import tomllib
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 import torch
@@ -35,7 +34,7 @@ from tacit.privacy.ledger.ledger import read_ledger, step_runs
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SERVICES = COMPOSE["services"]
 SITES = {name: service for name, service in SERVICES.items() if service["command"][0] == "train"}
 UNITS = ("tacit-site@.service", "tacit-relay.service")
 RUN = "wards"

@@ -85,7 +85,7 @@ class Followed:
             assert plain_words(answer.stdout) == plain_words(printed), said
 
     def follow(self):
-        python: Python | None = None
+        python = None
         try:
             for block in blocks(self.page):
                 if block.file is not None:

@@ -3,7 +3,6 @@
 import pickle
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ X = (IRIS.data - [5.5, 3.0, 4.0, 1.0]) / 2  # by bounds that everyone knows
 DISTINCT = X + np.arange(150)[:, None] / 1000  # no two records are equal
 LABELS = IRIS.target_names[IRIS.target]
 WIDTHS = X[:, 3]
-SEEDED: dict[str, Any] = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
+SEEDED = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
 CLASSES = ["setosa", "versicolor", "virginica"]
 
 # Seeded, so that two fits are equal; one node and a large budget, since some checks have few
@@ -181,7 +180,7 @@ def test_nothing_is_fitted_to_the_inputs():
 
 
 def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon():
-    spent: list[float | None] = []
+    spent = []
 
     class Spends(tacit.callbacks.Callback):
         def on_end(self, result):
@@ -218,7 +217,7 @@ def composed(models):
 
 
 def test_what_fits_cost_together_is_bounded_and_said():
-    makes: dict[str, Any] = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
+    makes = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
     first = TacitClassifier(epsilon=1.0, **makes).fit(X[:100], LABELS[:100])
     assert first.epsilon_total_ == first.epsilon_
     other = TacitClassifier(epsilon=2.0, **makes).fit(X[100:140], LABELS[100:140])
@@ -247,7 +246,7 @@ def test_what_fits_cost_together_is_bounded_and_said():
 FRAME = pd.DataFrame({"stay": np.arange(150), **dict(zip("abcd", IRIS.data.T, strict=True))})
 FRAME["place"] = np.array(["north", "south"])[np.arange(150) % 2]
 BOUNDS = {"low": 0, "high": 8}
-SCHEMA: dict[str, Any] = {
+SCHEMA = {
     "confirmed_public": True,
     "target": {"column": "kind", "kind": "class", "labels": CLASSES},
     "node": {"column": "place", "values": ["north", "south"]},
@@ -312,7 +311,7 @@ def test_what_many_fits_of_drawn_records_cost_is_told_at_once():
 
 
 def test_a_ledger_counts_and_refuses_over_fits(tmp_path):
-    makes: dict[str, Any] = {"classes": CLASSES, "epsilon": 1.0, "delta": 1e-3, "steps": 5}
+    makes = {"classes": CLASSES, "epsilon": 1.0, "delta": 1e-3, "steps": 5}
     model = TacitClassifier(**makes, ledger=tmp_path / "budgets", ledger_epsilon=1.5)
     with pytest.raises(InputError, match=r"ledger = .*needs nodes= in fit"):
         model.fit(X, LABELS)

@@ -4,7 +4,6 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -59,7 +58,7 @@ def test_every_key_of_every_section_is_described():
     for section, field in Config.model_fields.items():
         if section == "algorithm":
             continue
-        model: Any = field.annotation
+        model = field.annotation
         keys = first_cells(under(page, f"## `[{section}]`"))
         assert set(model.model_fields) <= keys, section
 

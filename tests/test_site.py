@@ -132,8 +132,8 @@ def tab():
 @pytest.mark.slow
 @pytest.mark.process
 def test_pages_fit_every_screen_and_load_files_of_the_site_alone(tab):
-    asked: set[str] = set()
-    wrong: list[str] = []
+    asked = set()
+    wrong = []
     tab.on("request", lambda request: asked.add(request.url))
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     for width, height in SCREENS:

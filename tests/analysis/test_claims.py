@@ -54,8 +54,7 @@ def papers():
 
 def document_of(*arguments):
     """The document as its JSON has it."""
-    document: dict[str, Any] = strict_json(dump(claims_document(*arguments)))
-    return document
+    return strict_json(dump(claims_document(*arguments)))
 
 
 def printed(document, width):
@@ -97,7 +96,7 @@ def test_every_row_is_consistent(papers):
 
 def test_what_the_papers_claim_and_what_holds(papers):
     """Privacy lost under the kindest reading; nothing is said against what is not claimed."""
-    verdicts: dict[str, set[str]] = {}
+    verdicts = {}
     for row in papers["rows"]:
         if row["kindest"]:
             verdicts.setdefault(row["algorithm"], set()).add(row["verdict"])

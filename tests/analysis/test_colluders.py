@@ -15,7 +15,7 @@ from tacit.analysis.ledger_report import confirm, ledger_document
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.report.documents.run import ResultDocument, read_result, read_run_folder
+from tacit.report.documents.run import read_result, read_run_folder
 from tacit.report.run_charts import run_charts
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.consensus import consensus_distances
@@ -158,7 +158,7 @@ def test_who_is_away_counts_for_nothing_in_that_step(tmp_path):
 
 def test_a_result_has_the_terms(tmp_path):
     execute(prepare(load_config(pairwise())), out=tmp_path / "run")
-    result: ResultDocument = read_result(tmp_path / "run" / "result.json")
+    result = read_result(tmp_path / "run" / "result.json")
     assert result.trust_model == "pairwise"
     assert result.trust is not None
     assert result.trust.nodes_by_process == (5,)

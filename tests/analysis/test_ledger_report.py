@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,8 +47,7 @@ def own(tmp_path):
 
 def ledger_document(path, run=None):
     """What ledgers say, as its JSON has it."""
-    document: dict[str, Any] = strict_json(dump(ledgers.ledger_document(path, run)))
-    return document
+    return strict_json(dump(ledgers.ledger_document(path, run)))
 
 
 def confirm(document):

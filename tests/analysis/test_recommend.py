@@ -3,7 +3,6 @@
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -17,7 +16,7 @@ from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
 from tacit.training.recommend.complete import mean_noise, signal
 
-TASK: dict[str, dict[str, Any]] = {
+TASK = {
     "task": {"dataset": "digits"},
     "nodes": {"count": 4},
     "privacy": {"epsilon": 3.0, "delta": 1e-4},

@@ -6,7 +6,6 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +55,7 @@ def run(finished, tmp_path):
 
 
 def stated(folder):
-    content: dict[str, Any] = strict_json((folder / "statement.json").read_text())
-    return content
+    return strict_json((folder / "statement.json").read_text())
 
 
 def gaussian_delta(epsilon, mu):
@@ -387,7 +385,7 @@ def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_anothe
 
 
 def files_of(statement):
-    files: list[dict[str, Any]] = strict_json(statement.read_text())["data_ledger"]["files"]
+    files = strict_json(statement.read_text())["data_ledger"]["files"]
     return sorted(files, key=lambda file: file["file"])
 
 
@@ -448,14 +446,13 @@ def edited(path, change):
 
 def release_of(document):
     """The first release of the first node."""
-    release: dict[str, Any] = document["ledger"]["nodes"][0]["releases"][0]
-    return release
+    return document["ledger"]["nodes"][0]["releases"][0]
 
 
 def unbounded(ledger):
     """Ledgers of which one account has no epsilon."""
     first, *others = ledger["nodes"]
-    nothing: dict[str, None] = dict.fromkeys(("epsilon", "left", "delta"))
+    nothing = dict.fromkeys(("epsilon", "left", "delta"))
     releases = [{**release, "epsilon": None} for release in first["releases"]]
     return {**ledger, "nodes": [{**first, **nothing, "releases": releases}, *others]}
 
@@ -497,8 +494,7 @@ def test_a_tampered_statement_is_refused(sound, tmp_path, change, said):
 
 
 def terms_of(document):
-    terms: dict[str, Any] = document["ledger"]["trust"]
-    return terms
+    return document["ledger"]["trust"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from tacit.training.prepare import prepare
 
 NAMES = ("north", "south", "east", "west")
 ODD = 'It said: "yes" - # no\n\t- ü {a}: b'
-SAID: dict[str, Any] = {
+SAID = {
     **{key: f"{ODD} {key}" for key in StatementSection.model_fields},
     "organisation_kind": "Nonprofit",
     "sector": "healthcare",
@@ -60,7 +59,7 @@ OPTIONAL = {"data_product_sector", "release_type_details", "additional_informati
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Six steps of PrivSGP on every record, of which everything is declared."""
-    folder: Path = tmp_path_factory.mktemp("declared") / "run"
+    folder = tmp_path_factory.mktemp("declared") / "run"
     private = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
     settings = experiment(privacy=private, nodes={"names": list(NAMES)}, statement=SAID)
     execute(prepare(load_config(settings)), out=folder)

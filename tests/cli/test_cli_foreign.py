@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def naming(run, section, key, value):
 def test_what_a_run_folder_names_is_called_with_trust_alone(run, key):
     reference = f"{write_module(run.parent, CALLED)}:make"
     naming(run, "task", key, (reference,) if key == "metric" else reference)
-    doors: list[Callable[[], object]] = [
+    doors = [
         lambda: library.load_model(run),
         lambda: evaluate_run(run),
         lambda: run_experiment(run, False),

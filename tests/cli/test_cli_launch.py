@@ -2,8 +2,6 @@
 
 import inspect
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import typer
@@ -31,7 +29,7 @@ def call(*arguments):
 @pytest.fixture
 def calls(monkeypatch):
     """What the processes would have been started with; the first launch exits with 0, then 4."""
-    made: list[tuple[Sequence[str], int, dict[str, Any]]] = []
+    made = []
 
     def record(arguments, processes, **options):
         made.append((arguments, processes, options))

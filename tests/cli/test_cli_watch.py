@@ -166,7 +166,7 @@ def test_of_a_run_that_has_ended_everything_is_said_once(run, state):
 
 
 def test_it_goes_on_until_the_run_has_ended(run):
-    waits: list[float] = []
+    waits = []
     own, sleep = threading.current_thread(), time.sleep
 
     def wait(seconds):

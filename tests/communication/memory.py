@@ -2,7 +2,6 @@
 
 import threading
 from collections import defaultdict, deque
-from typing import Any
 
 import torch
 
@@ -152,7 +151,7 @@ def crew_of(processes, **more):
 
 def at_once(work, ranks, limit=150.0):
     """What each rank's work returns, or the exception that it raises, in the order of ranks."""
-    results: dict[int, Any] = {}
+    results = {}
 
     def one(rank):
         try:

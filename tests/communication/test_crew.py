@@ -388,7 +388,7 @@ def test_one_that_is_asked_to_stop_stops_all_and_they_go_on(who, tmp_path):
     changes = {"nodes": {"count": 3}, "train": {"steps": 40, "dtype": "float64"}}
     file, run = write_experiment(tmp_path, **changes), tmp_path / "run"
     asked = [lambda: False] * 3
-    steps: list[int] = []
+    steps = []
     asked[who] = lambda: steps.append(0) or len(steps) > 5  # type: ignore[func-returns-value]
     found = train([file] * 3, run, asked=asked)
     assert [result.status for result in found] == ["stopped"] * 3

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from threading import Barrier
-from typing import Any
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ class Together(Peers):
 
 def agreed(purpose="a test", tell=lambda to, of, said: said):
     """What three processes agree on, by rank."""
-    room: dict[int, Any] = {}
+    room = {}
     gate = Barrier(3)
     with ThreadPoolExecutor(3) as pool:
         return list(

@@ -2,7 +2,6 @@
 
 import random
 from contextlib import suppress
-from typing import Any
 
 import pytest
 import tomli_w
@@ -18,13 +17,13 @@ DEEP = 100_000
 
 
 def nested(depth):
-    value: Any = 1
+    value = 1
     for _ in range(depth):
         value = [value]
     return value
 
 
-VALUES: list[Any] = [
+VALUES = [
     *(0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**12, 10**400, -(10**400)),
     *(
         0.0,
@@ -97,7 +96,7 @@ NUMBERS = [value for value in VALUES if isinstance(value, int | float)]
 def mutated(random, known, values=VALUES):
     """An experiment that is right, some of whose keys and sections are not."""
     name = random.choice(sorted(ALGORITHMS))
-    made: dict[Any, Any] = experiment(algorithm={"name": name})
+    made = experiment(algorithm={"name": name})
     if not ALGORITHMS[name].private:
         del made["privacy"]
     own = {**known, "algorithm": sorted(ALGORITHMS[name].options.model_fields)}

@@ -31,7 +31,7 @@ from tacit.config import (
 from tacit.errors import InputError
 
 Sections = Mapping[str, Mapping[str, Any]]
-KINDS: Mapping[str, Callable[..., Any]] = {
+KINDS = {
     "task": Task,
     "nodes": Nodes,
     "topology": Topology,
@@ -147,7 +147,7 @@ def as_copy(sections):
     return other.model_copy(update=made)
 
 
-SPELLINGS: Mapping[str, Callable[[Sections], Config]] = {
+SPELLINGS = {
     "file": as_file,
     "saved": as_saved,
     "overrides": as_overrides,

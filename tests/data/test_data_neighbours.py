@@ -228,7 +228,7 @@ def tensors(path, inputs, targets):
 
 FILE_LABELS = (1, 3, 4)
 COUNTED = {"features": 3, "labels": list(FILE_LABELS)}
-SOURCES: Mapping[str, Source] = {
+SOURCES = {
     "csv": Source(of_table("csv", csv)),
     "csv by rank": Source(of_own_tables("csv", csv)),
     "parquet": Source(of_table("parquet", parquet)),

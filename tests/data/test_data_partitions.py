@@ -1,7 +1,5 @@
 """Partitions: properties that hold for every data set, and each kind's own promise."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -32,7 +30,7 @@ def divisions(draw):
         labels = np.unique(labels, return_inverse=True)[1]
     nodes = labels.max() + 1 if kind == "by:label" else draw(st.integers(1, len(labels)))
     alphas = st.sampled_from([1e-300, 0.01, 0.5, 100.0, 1e300])
-    parameters: dict[str, st.SearchStrategy[Any]] = {
+    parameters = {
         "dirichlet": st.fixed_dictionaries({"alpha": alphas}),
         "shards": st.fixed_dictionaries({"per_node": st.integers(1, len(labels) // nodes)}),
         "equal": st.fixed_dictionaries({"per_node": st.integers(1, len(labels) // nodes)}),

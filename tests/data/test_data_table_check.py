@@ -2,7 +2,6 @@
 
 import datetime
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from tacit.data.tables.propose import likely_ids
 from tacit.data.tables.reading import read_table
 from tacit.errors import PrivateRecordsWarning, RecordsError
 
-DECLARED: dict[str, Any] = {
+DECLARED = {
     "confirmed_public": True,
     "target": {"column": "ill", "kind": "class", "labels": ["no", "yes"]},
     "columns": {
@@ -29,7 +28,7 @@ DECLARED: dict[str, Any] = {
 }
 SIZE = 200
 _draw = np.random.default_rng(1)
-GOOD: dict[str, list[str]] = {
+GOOD = {
     "age": [str(age) for age in _draw.integers(20, 95, SIZE)],
     "creatinine": [f"{value:.2f}" for value in _draw.lognormal(0, 0.35, SIZE)],
     "sex": list(_draw.choice(["f", "m"], SIZE)),

@@ -4,7 +4,6 @@ import csv
 import gzip
 import math
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ from tacit.errors import InputError, RecordsError
 from tacit.models.architectures import Embedded, tables_of
 
 SECRET = "Vogelsang"
-DECLARED: dict[str, Any] = {
+DECLARED = {
     "confirmed_public": True,
     "target": {"column": "ill", "kind": "class", "labels": ["no", "yes"]},
     "node": {"column": "clinic", "values": ["north", "south"]},
@@ -50,7 +49,7 @@ DECLARED: dict[str, Any] = {
     },
 }
 SCHEMA = Schema(**DECLARED)
-ROWS: dict[str, list[Any]] = {
+ROWS = {
     "clinic": ["south", "north", "south"],
     "name": ["a", "b", "c"],
     "age": [60, 130, 0],
@@ -397,7 +396,7 @@ def test_what_nobody_has_confirmed_is_named():
 
 def adult_schema():
     """What is publicly known of Adult, as a schema."""
-    columns: dict[str, Any] = {}
+    columns = {}
     for name in COLUMNS[:-1]:
         if name in NUMBERS:
             low, high, logarithmic = NUMBERS[name]

@@ -53,7 +53,7 @@ SCHEMA = schema_of(
     ward=WARD,
     seen={"kind": "date", "low": "2024-01-01", "high": "2025-01-01", "missing": "indicator"},
 )
-CHANGED: dict[str, tuple[str, str | bytes]] = {
+CHANGED = {
     "separator": ('separator = "|"', PLAIN.replace(",", "|")),
     "decimal": (
         'separator = ";"\ndecimal = ","',

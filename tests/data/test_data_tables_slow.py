@@ -136,7 +136,7 @@ ODD_WORDS = """TRUE True 1 1.0 0 0.0 yes No t F f.0 y null NULL ? 2024-05-31 202
 BLANKS = ["", " ", "  7 ", "\t7", "7\n", "\u00a07", "7 8", "a\nb", 'a "b" c', "a,b", " NA ", "\0"]
 ODD = st.sampled_from([*ODD_NUMBERS.split(), *ODD_WORDS.split(), *BLANKS])
 CELLS = st.one_of(FLOATS, ODD, ODD, st.dates().map(str), st.sampled_from(["a", "b", "3", "true"]))
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "number": {"kind": "number", "low": -100, "high": 100},
     "filled": {
         "kind": "number",

@@ -1,7 +1,6 @@
 """The forms of a layer's gradient agree with each other, whichever is chosen."""
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_every_record_is_worked_on_once(records, numbers, threads):
 
 def test_few_numbers_stay_on_the_thread_that_asks(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    threads: list[int] = []
+    threads = []
     processor.over_records(8, 1000, lambda part: threads.append(threading.get_ident()))
     assert threads == [threading.get_ident()]
 
@@ -150,7 +149,7 @@ def shared():
     return convolutions(one, nn.Conv2d(4, 4, 3, padding=1), one)
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], int, set[str]]] = {
+MODELS = {
     "rectifier, pooling": (lambda: convolutions(nn.ReLU(), nn.MaxPool2d(2, 1)), 1, {"2"}),
     "in place": (lambda: convolutions(nn.ReLU(inplace=True), nn.MaxPool2d((2, 1))), 1, {"2"}),
     "pooling, rectifier": (lambda: convolutions(nn.MaxPool2d(2), nn.ReLU()), 1, {"3"}),

@@ -1,10 +1,8 @@
 """Models that return more than a prediction: the part is taken, the module stays the user's own."""
 
 from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ class Answer:
     hidden: Tensor
 
 
-RETURNS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+RETURNS = {
     "dict": lambda logits, hidden: {"logits": logits, "hidden": hidden},
     "dataclass": Answer,
     "named tuple": Pair,

@@ -5,7 +5,6 @@ batches that differ in one slot. Both sums are read as the rational numbers that
 """
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -13,10 +12,10 @@ import torch
 from gradient_problems import FEW, assert_moved_at_most
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, Dropout, Recurrent, StackedModel, build, record_coins
+from tacit.gradients import LOSSES, Dropout, Recurrent, build, record_coins
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64
 NODES, RECORDS = 2, 5
@@ -30,7 +29,7 @@ class Tokens(nn.Module):
         self.inner = inner
 
     def forward(self, inputs):
-        outputs: Tensor = self.inner(inputs).sum(dim=1)
+        outputs = self.inner(inputs).sum(dim=1)
         return outputs[:, :3]
 
 
@@ -42,8 +41,7 @@ class Tied(nn.Module):
         self.layer = nn.Linear(6, 6)
 
     def forward(self, inputs):
-        outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
-        return outputs
+        return self.layer(torch.tanh(self.layer(inputs)))[:, :3]
 
 
 class Attention(nn.Module):
@@ -65,19 +63,17 @@ class Counted(nn.Module):
 
     def forward(self, inputs):
         ids = inputs.nan_to_num(nan=0.0).clamp(-9, 9).round().long().remainder(5)
-        outputs: Tensor = self.layer((self.rows(ids) * inputs.unsqueeze(2)).sum(dim=1))
-        return outputs
+        return self.layer((self.rows(ids) * inputs.unsqueeze(2)).sum(dim=1))
 
 
 class First(nn.Sequential):
     """The first of what a layer returns."""
 
     def forward(self, inputs):
-        outputs: Tensor = super().forward(inputs)[0]
-        return outputs
+        return super().forward(inputs)[0]
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS = {
     "linear": (lambda: nn.Linear(6, 3), (6,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)), (6,)),
     "tokens, Gram matrices": (lambda: Tokens(nn.Linear(24, 20)), (4, 24)),
@@ -126,7 +122,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "dropout, functional": (lambda: nn.Sequential(Dropout(0.4), Tied()), (6,)),
 }
-_BUILT: dict[tuple[str, torch.dtype, int | None, str], tuple[StackedModel, Tensor]] = {}
+_BUILT = {}
 ARITHMETIC = pytest.mark.parametrize(
     ("dtype", "precision"),
     [(FLOAT32, "float32"), (FLOAT64, "float32"), (FLOAT32, "bf16")],
@@ -394,14 +390,12 @@ class Rescaling(nn.Module):
         self.layer = nn.Linear(6, 3)
 
     def forward(self, inputs):
-        outputs: Tensor = self.layer(inputs / 255 if bool(inputs.max() > 10) else inputs)
-        return outputs
+        return self.layer(inputs / 255 if bool(inputs.max() > 10) else inputs)
 
 
 class Relative(Rescaling):
     def forward(self, inputs):
-        outputs: Tensor = self.layer(inputs / inputs.abs().amax().clamp(min=10))
-        return outputs
+        return self.layer(inputs / inputs.abs().amax().clamp(min=10))
 
 
 @pytest.mark.parametrize("make", [Rescaling, Relative])
@@ -426,8 +420,7 @@ class Shortened(nn.Module):
         words = self.words(inputs)
         if bool((inputs == self.blank).all(dim=1).any()):
             words = words * torch.tensor([1.0, 1.0, 0.0, 0.0]).unsqueeze(1)
-        outputs: Tensor = self.layer(words.mean(dim=1))
-        return outputs
+        return self.layer(words.mean(dim=1))
 
 
 @pytest.mark.parametrize("blank", [0, 8, 99])

@@ -209,7 +209,7 @@ def test_outputs_and_module_hold_each_nodes_weights(make):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_outputs_are_of_images_that_lie_channels_last(channels):
-    strides: list[tuple[int, ...]] = []
+    strides = []
 
     class Seen(nn.Module):
         def forward(self, images):

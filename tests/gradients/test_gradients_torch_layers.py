@@ -63,7 +63,7 @@ class Unpooled(nn.Module):
 VECTOR, SEQUENCE, IMAGE = (6,), (5, 4), (4, 8, 8)
 FIELDS = {1: (4, 16), 2: IMAGE, 3: (2, 6, 6, 6)}
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
-NUMBERED: dict[str, tuple[Any, ...]] = {
+NUMBERED = {
     "Conv": (..., 4, 3),
     "ConvTranspose": (..., 4, 3),
     "LazyConv": (4, 3),
@@ -84,7 +84,7 @@ NUMBERED: dict[str, tuple[Any, ...]] = {
     "ConstantPad": (1, 0.5),
     "Dropout": (),
 }
-PLAIN: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
+PLAIN = {
     "Linear": (VECTOR, (6, 4)),
     "LazyLinear": (VECTOR, (4,)),
     "Identity": (VECTOR, ()),
@@ -121,13 +121,13 @@ ALONE = [
 
 
 def encoder(kind: str) -> nn.Module:
-    made: Any = getattr(nn, f"Transformer{kind}Layer")
+    made = getattr(nn, f"Transformer{kind}Layer")
     return made(4, 2, 8, dropout=0.0, batch_first=True)
 
 
 def cases() -> dict[str, Case]:
     """Each layer in a small module, and the shape of a record."""
-    found: dict[str, Case] = {}
+    found = {}
 
     def add(name: str, shape: tuple[int, ...], make: Callable[[], nn.Module]) -> None:
         found[name] = make, shape
@@ -208,7 +208,7 @@ def rows() -> dict[tuple[str, str, str], list[str]]:
         for name, kind in vars(nn).items()
         if inspect.isclass(kind) and issubclass(kind, nn.Module)
     }
-    found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    found = defaultdict(list)
     tried = cases()
     for name in sorted(known):
         if name in NONE:

@@ -19,12 +19,11 @@ from tacit.gradients import (
     Augmentation,
     Dropout,
     Recurrent,
-    StackedModel,
     build,
     image_views,
     record_coins,
 )
-from tacit.gradients.augmentation import AUGMENTATIONS, ViewFunction, check_augmentation
+from tacit.gradients.augmentation import AUGMENTATIONS, check_augmentation
 from tacit.gradients.dropout import drawn_coins, dropping, view_coins
 from tacit.models.architectures import build_model
 
@@ -54,7 +53,7 @@ class Summed(nn.Module):
 
     def forward(self, inputs):
         found = self.inner(inputs)
-        outputs: Tensor = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
+        outputs = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
         return outputs[:, :3]
 
 
@@ -66,14 +65,13 @@ class Tied(nn.Module):
         self.layer = nn.Linear(6, 6)
 
     def forward(self, inputs):
-        outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
-        return outputs
+        return self.layer(torch.tanh(self.layer(inputs)))[:, :3]
 
 
 Make = Callable[[], nn.Module]
 IMAGE = (2, 4, 5)
 
-CASES: dict[str, tuple[Make, tuple[int, ...], str | ViewFunction, str]] = {
+CASES = {
     "linear": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(40, 3)), IMAGE, "flip-shift", "taps",
     ),
@@ -122,7 +120,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...], str | ViewFunction, str]] = {
     ),
 }  # fmt: skip
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
-_BUILT: dict[tuple[str, int, torch.dtype, int | None], tuple[StackedModel, Tensor]] = {}
+_BUILT = {}
 
 
 def made(name):
@@ -498,7 +496,7 @@ def counting(records, coins):
     return records + len(CALLS)
 
 
-CALLS: list[int] = []
+CALLS = []
 
 
 def drawing(records, coins):

@@ -205,7 +205,7 @@ def test_all_shares_are_worked_on_at_once():
 
 
 def test_a_single_share_stays_on_the_thread_that_asks():
-    threads: list[int] = []
+    threads = []
     over_threads(lambda share: threads.append(threading.get_ident()), [0])
     assert threads == [threading.get_ident()]
 
@@ -231,7 +231,7 @@ def test_a_forked_child_has_threads_of_its_own():
     over_threads(lambda share: None, [0, 1])
     child = os.fork()
     if child == 0:
-        seen: list[int] = []
+        seen = []
         try:
             over_threads(seen.append, [1, 2])
         finally:

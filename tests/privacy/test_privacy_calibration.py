@@ -17,7 +17,7 @@ from tacit.privacy.accounting.calibration import TOLERANCE, least_scale
 
 # What a budget buys at delta = 1e-4 with 3000 records: the multiplier and the noise accumulated
 # over all steps, over the least possible, at epsilon 0.3, 0.7, 1 and 3.
-TABLE: list[tuple[float, int, list[tuple[str, str]]]] = [
+TABLE = [
     (1.0, 50, [("65.6", "1.00"), ("30.9", "1.00"), ("22.5", "1.00"), ("8.65", "1.00")]),
     (0.1, 300, [("16.2", "1.01"), ("7.67", "1.01"), ("5.63", "1.02"), ("2.29", "1.08")]),
     (0.05, 600, [("11.4", "1.01"), ("5.45", "1.02"), ("4.02", "1.03"), ("1.69", "1.13")]),

@@ -121,7 +121,7 @@ def shared_run(folder, run, wire, first, report, at_work):
 
 def check_shared(folder, wires):
     """Every file is sound, and has at least what each run sent; gives the runs entered."""
-    entered: set[str] = set()
+    entered = set()
     for node in NODES:
         runs = {}
         if file_of(folder, node).exists():

@@ -280,7 +280,7 @@ runs_of_nodes = st.lists(
 def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_path_factory, runs):
     """The theorem of docs/proofs/ledgers.md: whatever is declared, dealt, joined and moved."""
     folder = tmp_path_factory.mktemp("ledgers")
-    paid: dict[int, list[str]] = {who: [] for who in range(PERSONS)}
+    paid = {who: [] for who in range(PERSONS)}
     for number, (apart, nodes) in enumerate(runs):
         run, seen = f"run {number}", set[int]()
         accounts = []
@@ -297,7 +297,7 @@ def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_p
         for account in accounts:
             for who in account.digests.tolist():
                 paid[who].append(run)
-    held: dict[int, set[str]] = {who: set() for who in range(PERSONS)}
+    held = {who: set() for who in range(PERSONS)}
     for path in account_files(folder):
         content = read_ledger(path)
         assert content.data is not None

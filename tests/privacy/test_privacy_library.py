@@ -4,7 +4,6 @@ import json
 import math
 import runpy
 from pathlib import Path
-from typing import Any
 
 import dp_accounting as events
 import mpmath as mp
@@ -25,7 +24,7 @@ ADD, REPLACE = (
 )
 E1 = math.e / (1 + math.e)
 E_HALF = math.exp(0.5)
-anything: Any = privacy
+anything = privacy
 
 
 def test_questions_take_arrays():
@@ -225,7 +224,7 @@ def test_discrete_gaussian_noise_is_that_of_its_masses(scale, shift, count):
     loss = shift * (2 * (x + shift) - shift) / (2 * scale**2)  # at output x + shift
     law = {0: 1.0}  # losses are whole multiples of shift / scale^2, beside a constant
     for _ in range(count):
-        more: dict[int, float] = {}
+        more = {}
         for at, weight in law.items():
             for step, mass in zip(x.tolist(), masses.tolist(), strict=True):
                 if weight * mass > 1e-22:
@@ -245,7 +244,7 @@ def test_the_exponential_mechanism_stays_below_its_bound():
     rng = np.random.default_rng(1)
     release = privacy.exponential_mechanism(1.5)
     ats = np.asarray([0.0, 0.3, 0.8, 1.4])
-    bound: Any = privacy.delta(release, epsilon=ats)  # type: ignore[arg-type]
+    bound = privacy.delta(release, epsilon=ats)  # type: ignore[arg-type]
     worst = np.zeros(4)
     for _ in range(3000):
         size = rng.choice([2, 3, 50])

@@ -1,10 +1,8 @@
 """Mechanisms as data: what is refused, what is equal, and what becomes one."""
 
 import math
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
 from tacit.privacy.mechanisms.known import KnownRelease
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
-MECHANISMS: list[m.Scheduled] = [
+MECHANISMS = [
     m.Gaussian(1.1),
     m.Gaussian(SCHEDULE, relation=REPLACE_ONE),
     m.SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
@@ -39,7 +37,7 @@ MECHANISMS: list[m.Scheduled] = [
     m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
     m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
-MAKERS: list[Callable[..., Any]] = [
+MAKERS = [
     m.Gaussian,
     lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
     lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),

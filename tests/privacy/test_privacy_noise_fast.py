@@ -15,7 +15,6 @@ import numba
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from plain_noise import normals, words_of
 from tacit.privacy.noise import fast, gaussian
@@ -158,7 +157,7 @@ def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
     count, std = 8_001, 0.703125  # of which single precision holds every digit
     exact = normals(KEYS, 1, "noise", 5, count)
     drawn = words_of(KEYS, 1, "noise", 5, count)
-    pairs: dict[tuple[int, int], dict[bool, float]] = {}
+    pairs = {}
     for word, angle, second, x in zip(drawn.word, drawn.angle, drawn.second, exact, strict=True):
         pairs.setdefault((int(word), int(angle)), {})[bool(second)] = x
     rng = np.random.default_rng(7)
@@ -248,7 +247,7 @@ def test_a_read_only_installation_draws_the_same_bytes(cached, tmp_path):
 
 def test_more_bits_are_read_only_where_they_decide(monkeypatch):
     """A block for each value in doubt: few of them, whatever the totals are."""
-    asked: list[NDArray[np.uint8]] = []
+    asked = []
     blocks = gaussian.NodeKeys.blocks
 
     def counted(keys, node, purpose, counters):  # type: ignore[no-untyped-def]

@@ -84,7 +84,7 @@ def test_the_kindest_reading_comes_first_and_once():
         (row.algorithm, row.experiment) for row in paper_settings() if row.kindest and row.bounds
     )
     assert set(experiments.values()) == {1}
-    seen: set[tuple[str, str]] = set()
+    seen = set()
     for row in paper_settings():
         key = (row.algorithm, row.experiment)
         if row.algorithm != "FedSPD-DP, repaired":

@@ -51,7 +51,7 @@ class Open(RunDocument):
     name: Text
 
 
-VALUES: dict[str, Any] = {
+VALUES = {
     "format_version": 1,
     "name": "a name",
     "flag": True,

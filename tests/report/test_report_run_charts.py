@@ -191,7 +191,7 @@ def test_the_union_is_that_of_networkx(graphs, directed):
 
 
 def test_each_graph_of_a_short_period_has_a_colour():
-    edges: Edges = tuple(tuple((i, (i + hop) % 8) for i in range(8)) for hop in (1, 2, 4))
+    edges = tuple(tuple((i, (i + hop) % 8) for i in range(8)) for hop in (1, 2, 4))
     chart = graph_chart(topology(edges), 8)
     *layers, nodes = drawn(chart).data
     assert [layer.name for layer in layers] == ["graph 1 of 3", "graph 2 of 3", "graph 3 of 3"]
@@ -201,7 +201,7 @@ def test_each_graph_of_a_short_period_has_a_colour():
 
 
 def test_a_long_period_is_drawn_as_one_union():
-    edges: Edges = tuple(tuple((i, (i + hop) % 10) for i in range(10)) for hop in range(1, 10))
+    edges = tuple(tuple((i, (i + hop) % 10) for i in range(10)) for hop in range(1, 10))
     lines, _ = drawn(graph_chart(topology(edges), 10)).data
     assert len(lines.x) == 3 * 90
 
@@ -251,7 +251,7 @@ def test_a_graph_without_edges_says_so():
 
 
 def test_degrees_are_counted_over_the_period():
-    edges: Edges = (((0, 1), (0, 2)), ((0, 1), (1, 2), (3, 3)))
+    edges = (((0, 1), (0, 2)), ((0, 1), (1, 2), (3, 3)))
     directed = degree_sentence(topology(edges), 4)
     assert "out-degree 0 to 2 (mean 0.8) and in-degree 0 to 2 (mean 0.8)" in directed
     assert "has degree 0 to 2 (mean 1.5)" in degree_sentence(topology(edges, False), 4)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.topology.consensus import GossipOrder, NoiseFlow, spread
+from tacit.topology.consensus import NoiseFlow, spread
 from tacit.topology.graphs import GraphSchedule, graph_of
 from tacit.topology.mixing import build_mixing
 from tacit.topology.own import build_schedule
 
 Array = NDArray[np.float64]
-ATC: GossipOrder = "adapt-then-combine"
-CTA: GossipOrder = "combine-then-adapt"
+ATC = "adapt-then-combine"
+CTA = "combine-then-adapt"
 
 
 def mixing_of(*graphs, nodes):

@@ -3,7 +3,6 @@
 import math
 import tracemalloc
 from contextlib import contextmanager
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -25,7 +24,7 @@ from tacit.topology.mixing import build_mixing, server_averaging
 from tacit.topology.own import build_schedule
 
 NODES = 10_000
-GRAPHS: dict[str, dict[str, Any]] = {
+GRAPHS = {
     "exponential": {},
     "ring": {},
     "directed-ring": {},

@@ -23,8 +23,8 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_set_is_set_back(fails, monkeypatch):
-    now: dict[int, int] = {}
-    trimmed: list[int] = []
+    now = {}
+    trimmed = []
 
     def mallopt(parameter, value):
         now[parameter] = value
@@ -34,8 +34,8 @@ def test_what_is_set_is_set_back(fails, monkeypatch):
         gnu_get_libc_version=None, mallopt=mallopt, malloc_trim=trimmed.append
     )
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
-    within: dict[int, int] = {}
-    error: Exception | None = None
+    within = {}
+    error = None
     try:
         with retain_allocations():
             within.update(now)

@@ -24,7 +24,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.config import Config, load_config
 from tacit.config.values import average_rule
 from tacit.errors import DivergenceError, InputError
-from tacit.training.averages import Averages, step_weight, with_models
+from tacit.training.averages import step_weight, with_models
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.run_folder import checkpoint
@@ -33,7 +33,7 @@ STEPS = 7
 RULES = ["tail:1", "tail:0.5", "tail:0.01", "exponential:0.9", "exponential:0.2"]
 ONE_WAY = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
 Sections = Mapping[str, Mapping[str, Any]]
-WAYS: Mapping[str, Mapping[str, Any]] = {
+WAYS = {
     "push-sum": {"algorithm": {"name": "dyn-d2p", "momentum": 0.9, "learning_rate": 0.5}},
     "gossip, partly active": {
         "algorithm": {"name": "do-adp", "activation": 0.6, "momentum": 0.5},
@@ -126,7 +126,7 @@ def test_final_rounds_mix_the_averages(name, dtype, tmp_path):
     """On directed graphs, where push-sum weights are not 1, from weights of 1."""
     path = tmp_path / "graphs.txt"
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in ONE_WAY))
-    changes: Any = {
+    changes = {
         "nodes": {"count": 5},
         "topology": {"graph": f"file:{path}"},
         "algorithm": {"name": name, "learning_rate": 0.5},
@@ -230,7 +230,7 @@ rules = st.sampled_from([*RULES, "tail:0.33", "exponential:0.999999", "exponenti
 
 @given(models, rules, st.integers(1, 60))
 def test_the_average_of_equal_models_is_that_model(model, rule, steps):
-    averages: Averages | None = None
+    averages = None
     for k in range(steps):
         weight = step_weight(rule, k, steps)
         if weight is not None:
@@ -242,7 +242,7 @@ def test_the_average_of_equal_models_is_that_model(model, rule, steps):
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), rules)
 def test_the_average_is_exact_but_for_a_few_units(values, rule):
     """Against exact fractions; the error of n steps is below 4 n units of the largest number."""
-    averages: Averages | None = None
+    averages = None
     steps = len(values)
     kind, share = average_rule(rule)
     first = steps - math.ceil(share * steps) if kind == "tail" else 0

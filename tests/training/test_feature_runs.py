@@ -3,7 +3,6 @@
 import gc
 import json
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from tacit.errors import InputError, RecordsError
 from tacit.features.maps import WithFeatures, find_features
 from tacit.training.prepare import prepare
 
-SCATTERED: dict[str, Any] = {"task": {"features": "scattering"}}
+SCATTERED = {"task": {"features": "scattering"}}
 
 
 def job(**changes):

@@ -17,7 +17,6 @@ from experiments import tacit as command_line
 from tacit.config import load_config
 from tacit.errors import BudgetError, DivergenceError, InputError
 from tacit.privacy.ledger.ledger import Ledger, step_runs
-from tacit.training.hooks import Progress
 from tacit.training.loop import execute
 from tacit.training.planner import build_plan
 from tacit.training.prepare import prepare
@@ -328,7 +327,7 @@ def test_evaluating_and_saving_often_changes_no_model():
 
 def test_progress_is_told_after_every_step():
     job = prepare(load_config(given(), count=NODES), nodes=PAIRS, test=TEST)
-    told: list[Progress] = []
+    told = []
     result = execute(job, on_step=told.append)
     assert [moment.step for moment in told] == [1, 2, 3, 4, 5, 6]
     assert {moment.steps for moment in told} == {6}

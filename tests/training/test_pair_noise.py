@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -243,7 +242,7 @@ MOST = 5.0
 @cache
 def job_of(name):
     """Five unequal nodes, all of them partners, with batches and steps that differ."""
-    steps: dict[str, Any] = {"clip_decay": 3.0} if name == "dyn-d2p" else {}
+    steps = {"clip_decay": 3.0} if name == "dyn-d2p" else {}
     config = load_config(
         {
             "task": {"loss": "mse"},
@@ -460,7 +459,7 @@ def test_an_attempt_with_the_same_noise_of_pairs_would_show_all_but_the_own_nois
 @pytest.mark.parametrize("lost", [{"drop": 0.5}, {"drop_edges": [[0, 1, 0.9]]}])
 def test_lost_messages_change_no_noise_of_pairs_and_are_told(lost, monkeypatch):
     drawn = stacked_context.pair_sums
-    kept: list[torch.Tensor] = []
+    kept = []
 
     def keep(*arguments):
         offsets = drawn(*arguments)

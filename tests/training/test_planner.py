@@ -3,8 +3,6 @@
 import math
 import re
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from scipy.optimize import brentq
@@ -278,7 +276,7 @@ def general_claim(std, records):
     return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 100.0))
 
 
-CLAIMS: dict[str, Callable[[float, int], float]] = {
+CLAIMS = {
     "privsgp": privsgp_claim,
     "const-d2p": lambda std, records: dyn_claim(std, records, 1.0),
     "dyn-c": lambda std, records: dyn_claim(std, records, 1.0),
@@ -492,7 +490,7 @@ def digest(tmp_path, **changes):
     edges = changes.pop("edges", "0 1\n1 2\n2 0\n")
     path = tmp_path / "graph.txt"
     path.write_text(edges)
-    settings: dict[str, Any] = {"epsilon": 2.0, "topology": {"graph": f"file:{path}"}, **changes}
+    settings = {"epsilon": 2.0, "topology": {"graph": f"file:{path}"}, **changes}
     return plan_of(records, parameters=parameters, **settings).digest()
 
 
@@ -560,7 +558,7 @@ CONVEX = {"nodes": {"count": 2}, "task": {"dataset": "digits", "model": "logisti
 DRAWING = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}
 ALWAYS = ("training loss", "checkpoints", "how many records", "refuses its own input")
 # What a line says, and the settings with which it stands there, beside others without.
-TABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+TABLE = [
     ("train.suboptimality", {**CONVEX, "train": {"suboptimality": True}}, CONVEX),
     (
         "a node does not take part",
@@ -607,7 +605,7 @@ MEASURED = {
 
 
 def test_every_key_that_is_measured_on_private_records_is_named():
-    sections: dict[str, Any] = {"algorithm": {"name": "fedspd-dp"}}
+    sections = {"algorithm": {"name": "fedspd-dp"}}
     config = load_config(experiment(**sections))
     train = config.train.model_copy(update={"suboptimality": True})
     (line, *_) = not_covered(config.model_copy(update={"train": train}), RECORD)

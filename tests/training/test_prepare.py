@@ -1,14 +1,13 @@
 """What a run is prepared from: what is public is declared, and private records decide nothing."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_wine
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 from experiments import experiment, write_experiment, write_module
@@ -20,7 +19,7 @@ from tacit.config import load_config
 from tacit.errors import InputError, MeetAnewError, PrivateRecordsWarning, RecordsError
 from tacit.training.prepare import prepare
 
-SETTINGS: Mapping[str, Any] = {
+SETTINGS = {
     "algorithm": {"name": "privsgp"},
     "privacy": {"noise_std": 1.0, "noise_seed": 1},
     "train": {"steps": 1, "batch": "all"},
@@ -114,8 +113,7 @@ class Seen(nn.Module):
     def forward(self, inputs):
         if not torch._C._functorch.is_functorch_wrapped_tensor(inputs):
             Seen.shown.append(inputs.detach().double().numpy())
-        scores: Tensor = self.layer(inputs)
-        return scores
+        return self.layer(inputs)
 
 
 @pytest.mark.parametrize("public", [None, nodes([6, 2, 1], inputs=7.0)[0]])
@@ -166,7 +164,7 @@ def test_one_that_comes_late_and_holds_too_little_ends_no_run_of_others(spare):
         train={"batch": 16},
         faults={"tolerate": True},
     )
-    kind: type[Exception] = MeetAnewError if spare else InputError
+    kind = MeetAnewError if spare else InputError
     line = "west came back, and there is no plan with them: .*" if spare else ""
     with pytest.raises(kind, match=f"{line}node 2 has 3"):
         prepare(load_config(changed), peers=Late(spare))

@@ -13,7 +13,6 @@ import termios
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
 from hashlib import sha256
@@ -74,8 +73,7 @@ def models(run):
 
 
 def result(run):
-    content: dict[str, object] = strict_json((run / "result.json").read_text())
-    return content
+    return strict_json((run / "result.json").read_text())
 
 
 def charged(run, node=0):
@@ -200,7 +198,7 @@ def of_persons(sections):
 
 
 VARIANCE_REDUCED = [case for case, row in ROWS.items() if "saga" in row.name or "svrg" in row.name]
-BY_PERSON: dict[str, dict[str, dict[str, object]]] = {
+BY_PERSON = {
     "all persons": {},
     "Poisson batches": {"train": {"batch": 6}},
     "fixed batches": {
@@ -644,7 +642,7 @@ def test_damaged_files_are_refused(stopped):
     run = stopped / "run"
     (last,) = (path for path in run.glob("checkpoint-*") if path.name.endswith("3.safetensors"))
     checkpoint.file_of(run, 2).unlink()  # without an older one to go back to
-    damages: list[tuple[Path, Callable[[bytes], bytes], str]] = [
+    damages = [
         (last, lambda content: content[:-100], "checkpoint"),
         (last, lambda content: b"", "checkpoint"),
         (last, lambda content: b"\xff" * len(content), "checkpoint"),
@@ -945,7 +943,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(long, tmp_path):
 def test_kills_leave_sound_files_and_every_release_on_the_books(long, tmp_path):
     run, digest = tmp_path / "run", long.result.plan.digest()
     moments = random.Random(3)
-    sessions: list[tuple[int, int]] = []  # where each began, and how far it provably came
+    sessions = []  # where each began, and how far it provably came
     began = 0
     for session in range(6):
         process = start_tacit("train", long.file, "--out", run, *["--resume"] * bool(session))

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -276,7 +275,7 @@ def test_on_a_device_drawn_batches_have_public_widths(method):
 
 
 THREE_SIZES = [3000, 100, 20]
-OTHERS: dict[str, dict[str, Any]] = {
+OTHERS = {
     "no noise": {"epsilon": "none"},
     "a given noise": {"epsilon": None, "noise_std": 0.1},
     "a published noise": {"accounting": "published"},
@@ -304,7 +303,7 @@ def settled(linear, records, **settings):
 
 
 def test_a_linear_layer_takes_all_records_and_other_models_a_tenth():
-    private: dict[str, Any] = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}}
+    private = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}}
     assert settled(True, THREE_SIZES, **private)[0] == "all"
     batch, reason = settled(False, THREE_SIZES, **private)
     assert batch == 300
@@ -318,14 +317,14 @@ def test_a_linear_layer_takes_all_records_and_other_models_a_tenth():
 @pytest.mark.parametrize("name", ["noised-moments", "noised-moments-server"])
 def test_what_reads_records_once_reads_all_of_them(name):
     graph = "star" if name.endswith("server") else "exponential"
-    given: dict[str, Any] = {"algorithm": {"name": name}, "topology": {"graph": graph}}
+    given = {"algorithm": {"name": name}, "topology": {"graph": graph}}
     assert settled(False, THREE_SIZES, epsilon=1.0, **given)[0] == "all"
 
 
 @pytest.mark.parametrize("case", OTHERS)
 @pytest.mark.parametrize("linear", [True, False])
 def test_elsewhere_it_is_64(case, linear):
-    given: dict[str, Any] = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}, **OTHERS[case]}
+    given = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}, **OTHERS[case]}
     given = {key: value for key, value in given.items() if value is not None}
     assert settled(linear, THREE_SIZES, **given) == (64, None)
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from tacit.data import load_own
 from tacit.errors import InputError, RecordsError
 from tacit.training.prepare import prepare
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "algorithm": {"name": "privsgp", "learning_rate": 0.5},
     "privacy": {"epsilon": 3.0, "noise_seed": 4},
     "train": {"steps": 3, "batch": "all"},

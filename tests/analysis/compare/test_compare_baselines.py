@@ -4,7 +4,6 @@ import statistics
 import tomllib
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -74,7 +73,7 @@ def module(tmp_path, monkeypatch):
 
 def of_sites(module, **changes):
     """An experiment of the three sites, by a method that has no rule for its rate."""
-    own: dict[str, Any] = {
+    own = {
         "task": {"dataset": f"{module}:load", "metric": ["auc", "accuracy"]},
         "nodes": {"count": 3, "partition": "by:site"},
         "algorithm": {"name": "const-d2p", "learning_rate": 0.4, "clip": 0.7},
@@ -115,7 +114,7 @@ def by_hand(experiment, rows, data):
     return torch.cat([part.flatten() for part in result.model("consensus").state_dict().values()])
 
 
-HARD: dict[str, dict[str, Any]] = {
+HARD = {
     "gossip": {},
     "shared noise, a ring, a budget each": {
         "topology": {"graph": "ring"},
@@ -349,7 +348,7 @@ def test_what_was_stopped_goes_on(module):
     assert (none["sites"], none["x"]) == ([], ["steps"])
     compare_page(none)
     _, whole = compared(file, "whole")
-    ended: list[str] = []
+    ended = []
     gathered, part = compared(
         file,
         done=lambda request, outcome: ended.append(request.name),

@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from io import StringIO
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -65,7 +64,7 @@ def line(name, **changes):
 
 
 def document(*lines, **changes):
-    made: dict[str, Any] = {
+    made = {
         "format_version": 1,
         "tacit_version": "0.0.0",
         "title": "Figure <3>",

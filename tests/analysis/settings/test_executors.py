@@ -32,7 +32,7 @@ def request(folder, name="run", **changes):
 
 def killer(path, victims):
     """Kills the workers once, as soon as the run has a checkpoint behind its start."""
-    killed: list[int] = []
+    killed = []
 
     def look():
         if not killed and len(list(path.glob("checkpoint-*"))) > 1:
@@ -177,7 +177,7 @@ class Elsewhere(Executor):
     """Workers that do not see the folder of the runs."""
 
     def submit(self, function, /, *args, **options):
-        future: Future[object] = Future()
+        future = Future()
         task, path, token, *more = args
         future.set_result(function(task, path, token.parent / "not" / token.name, *more))
         return future

@@ -43,7 +43,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     search = load_search(written(tmp_path))
     plan, out = plan_search(search), tmp_path / "out"
     assert plan.winner is not None
-    seen: list[int] = []
+    seen = []
 
     def stop():  # asked before the first trial, and by it
         seen.append(len(account(tmp_path).runs))

@@ -259,8 +259,8 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     file, out = written(tmp_path, {"grid": GRID}), tmp_path / "out"
     search = load_search(file)
     plan = plan_search(search)
-    begun: list[str] = []
-    steps: list[str] = []
+    begun = []
+    steps = []
     monitor = Monitor(
         start=lambda trial: begun.append(trial.name),
         step=lambda trial, share: steps.append(trial.name),

@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -70,7 +69,7 @@ def crew(folder, processes, arguments, *, tamper=None, homes=(), ranks=None, kep
         kept_by_rank_0: whether rank 0 keeps the store, as where services start the processes.
     """
     token = secrets.token_hex(4)
-    members: list[Member] = []
+    members = []
     agent = {"TORCHELASTIC_USE_AGENT_STORE": str(not kept_by_rank_0)}
     with nullcontext(free_port()) if kept_by_rank_0 else kept_store() as port:
         try:
@@ -121,8 +120,7 @@ def simulated(file, run):
 
 def result_of(run):
     """What `result.json` says."""
-    content: dict[str, Any] = strict_json((run / "result.json").read_text())
-    return content
+    return strict_json((run / "result.json").read_text())
 
 
 def rows_of(run):
@@ -138,7 +136,7 @@ def nodes_of(run):
 
 def charged(run):
     """How often each step was charged to each node, from the ledgers of a run alone."""
-    found: dict[int, Counter[int]] = {}
+    found = {}
     for file in sorted(run.glob("rank-*/ledger.sqlite")) or [run / "ledger.sqlite"]:
         (one,) = read_ledger(file).runs
         for node, intervals in one.charged.items():

@@ -6,7 +6,6 @@ import signal
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from tacit.training.processes.agreement import compare, counts, identity, planne
 LAYOUT = {"weight": (2, 3), "bias": (2,)}
 START = torch.linspace(-1, 1, 8, dtype=torch.float64)
 TABLE = {"name": "privsgp-vr", "learning_rate": 0.1, "state": "private"}
-SITE: dict[str, dict[str, Any]] = {
+SITE = {
     "algorithm": {"table_directory": "/scratch/here"},
     "nodes": {"data": "by-rank", "source": "/data/here.npz"},
     "privacy": {"ledger": "/var/ledger-here.sqlite", "ledger_source": "here"},
@@ -40,7 +39,7 @@ SITE: dict[str, dict[str, Any]] = {
 
 
 def config_with(**changes):
-    sections: dict[str, dict[str, Any]] = {
+    sections = {
         "task": {"dataset": "digits"},
         "nodes": {"count": 4},
         "algorithm": {"name": "privsgp", "learning_rate": 0.1},

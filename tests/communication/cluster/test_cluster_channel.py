@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -64,7 +63,7 @@ def talk(seat):
     """All that ranks in a ring say to each other when nobody is lost."""
     rank, channel, count = seat.rank, seat.channel, seat.processes
     after, before = (rank + 1) % count, (rank - 1) % count
-    found: dict[str, Any] = {}
+    found = {}
 
     # One after another around the ring; the receives announce more than what comes.
     found["sizes"] = []

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.process
 NODES, STEPS = 5, 6
 PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out", "augmented_lagrangian")
 Sections = Mapping[str, Mapping[str, Any]]
-KINDS: Mapping[str, Sections] = {
+KINDS = {
     "push-sum": {
         "algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2},
         "task": {"metric": ["auc", "f1"]},
@@ -293,7 +293,7 @@ def own_files(folder, nodes):
         np.savez(folder / f"records-{node}.npz", inputs=inputs, targets=targets)
 
 
-OWN: Sections = {
+OWN = {
     "task": {"dataset": None, "model": "logistic", "outputs": 2},
     "nodes": {"count": NODES, "data": "by-rank", "source": "records-{node}.npz"},
     "train": {"dtype": "float64"},
@@ -371,7 +371,7 @@ def test_a_run_folder_that_exists_is_refused_by_all(tmp_path):
 # Secure sums between real processes: the simulator's numbers, kills, and what the server knows.
 
 
-CHANGES: Mapping[str, Mapping[str, Any]] = {
+CHANGES = {
     "nodes": {"count": 4},
     "algorithm": {"name": "dp-sgd"},
     "train": {"steps": 7, "checkpoint_every": 3, "evaluate_every": 2, "batch": 16},
@@ -438,7 +438,7 @@ def test_more_clients_in_one_process_than_may_collude_are_refused(tmp_path):
 
 
 PROCESSES = 3
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "nodes": {"count": PROCESSES},
     "algorithm": {"name": "dyn-d2p"},
     "topology": {"graph": "complete"},

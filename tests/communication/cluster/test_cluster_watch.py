@@ -239,7 +239,7 @@ def test_steps_waits_and_ends_of_all_are_seen_in_the_order_of_ranks():
 
 def test_who_has_not_shared_is_who_is_waited_for():
     with clusters(3) as ranks:
-        answers: list[list[int]] = []
+        answers = []
         threads = [
             threading.Thread(target=lambda r=r: answers.append(ranks[r].share("a", r, STEP)))
             for r in range(3)

@@ -61,7 +61,7 @@ class Line:
                 for pair in ((near, far), (far, near)):
                     # What is under way does not hold up what follows: only the rate does.
                     waiting = 0 if self._delay or self._late[0] else _WAITING
-                    held: queue.Queue[tuple[float, bytes]] = queue.Queue(waiting)
+                    held = queue.Queue(waiting)
                     self._start(self._take, pair[0], held)
                     self._start(self._give, pair[1], held)
 

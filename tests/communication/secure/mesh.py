@@ -49,7 +49,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(os, "fdatasync", _note_synced)
 
 
-_synced: dict[tuple[int, int], int] = {}
+_synced = {}
 
 
 def _note_synced(descriptor):
@@ -335,7 +335,7 @@ def until(found, what="it"):
 
 def together(works):
     """Do these at once, and raise what one of them raises."""
-    errors: list[BaseException] = []
+    errors = []
 
     def work(one):
         try:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -248,8 +247,7 @@ def _gate(file):
 def status_of(folder):
     """What `status.json` says; nothing where there is none yet."""
     with suppress(FileNotFoundError):
-        content: dict[str, Any] = strict_json((folder / "status.json").read_text())
-        return content
+        return strict_json((folder / "status.json").read_text())
     return {}
 
 

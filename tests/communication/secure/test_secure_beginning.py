@@ -525,7 +525,7 @@ def test_one_that_was_killed_at_a_clean_stop_is_left_out_of_what_follows_and_wai
         west = wires[2]
         mesh.takers.pop(2)
         west.close(ended=False, linger=0.0)
-        late: list[int] = []
+        late = []
 
         def following(found):
             late.extend(found)

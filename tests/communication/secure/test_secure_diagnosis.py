@@ -34,7 +34,7 @@ def address_of(relay):
 @contextmanager
 def answering(words):
     """The address of a server that says something to each connection and closes it; or nothing."""
-    held: list[socket.socket] = []
+    held = []
 
     def work(listener):
         while True:
@@ -171,7 +171,7 @@ def test_each_way_that_failed_has_its_reason(tmp_path):
 
 def test_a_wait_for_nobody_ends(tmp_path):
     made = members(tmp_path, relays=0, direct=(0,))
-    failures: list[BaseException] = []
+    failures = []
 
     def work():
         try:

@@ -30,7 +30,7 @@ def disturb(group, cuts, file, gate, draw, events):
     gate.write_text(str(BETWEEN))
     group.relay()
     group.train_all(file, tamper=tamper)
-    happened: Counter[str] = Counter()
+    happened = Counter()
     for number in range(events):
         time.sleep(draw.uniform(0.0, 1.0))
         kind, victim = draw.choice(EVENTS), draw.choice(NAMES)
@@ -59,7 +59,7 @@ def assert_outlives(tmp_path, kind, *, seed, events, noise_seed):
         "steps": BETWEEN * (events + 2), "batch": 16, "dtype": "float64", "evaluate_every": 5,
         "checkpoint_every": 4, "patience": 200.0,
     }  # fmt: skip
-    sections: Sections = {} if kind == "push-sum" else KINDS[kind]
+    sections = {} if kind == "push-sum" else KINDS[kind]
     file = write_experiment(
         tmp_path,
         nodes={"count": 4},
@@ -114,7 +114,7 @@ def test_a_run_outlives_many_kills(kind, noise_seed, seed, tmp_path):
 
 
 STEPS = 6
-SITES_KINDS: Mapping[str, Sections] = {
+SITES_KINDS = {
     "push-sum": {"algorithm": {"name": "privsgp"}},
     "push-sum, gradient tables": {"algorithm": {"name": "privsgp-vr", "state": "private"}},
     **{

@@ -3,7 +3,6 @@
 import os
 import threading
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from ways import LIMIT, RUN, ends, members, relaying
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.process
 
 MOST_AGAIN = 0.2  # of the distinct frames
 LONG = 900.0  # seconds in which a run over a bad line must end, on a machine that does much else
-LINES: dict[str, tuple[int, dict[str, Any]]] = {
+LINES = {
     "20 kB a second": (2, {"rate": 20_000}),
     "2 seconds each way": (2, {"delay": 2.0}),
     "a twentieth is late": (4, {"late": (0.05, 5.0)}),

@@ -86,7 +86,7 @@ def test_a_site_that_was_cut_off_gets_what_it_missed(tmp_path):
 
 def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
     done = [threading.Event(), threading.Event()]
-    calls: list[int] = []
+    calls = []
 
     def slow(descriptor):
         calls.append(descriptor)

@@ -45,8 +45,8 @@ def relaying(site, listen=None):
     """The relay runs within, in a thread; gives what it tells."""
     where = listen or site.own.addresses
     stop = threading.Event()
-    events: list[tuple[str, str]] = []
-    failures: list[Exception] = []
+    events = []
+    failures = []
 
     def work():
         try:
@@ -96,7 +96,7 @@ class End:
 @contextmanager
 def ends(*sites, **options):
     """The carriers of these sites, opened at the same time."""
-    opened: dict[str, End | Exception] = {}
+    opened = {}
 
     def work(site):
         try:

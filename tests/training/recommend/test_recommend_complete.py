@@ -2,7 +2,6 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -19,8 +18,8 @@ from tacit.config import Config, load_config, to_toml
 from tacit.training.prepare import prepare
 
 CHOSEN = ("algorithm", "train", "topology", "privacy")
-BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-4}
-EXPERIMENTS: dict[str, dict[str, Any]] = {
+BUDGET = {"epsilon": 3.0, "delta": 1e-4}
+EXPERIMENTS = {
     "images": {"task": {"dataset": "digits"}},
     "a model": {"task": {"dataset": "digits", "model": "mlp"}},
     "a server": {"task": {"dataset": "digits"}, "privacy": {"aggregation": "secure-sum"}},
@@ -131,7 +130,7 @@ def test_estimators_choose_as_an_experiment_does(kind):
     nodes = draw.integers(0, 3, size=300)
     if kind == "classes":
         chosen = tacit.TacitClassifier(classes=[0, 1], input_bound=3.0)
-        task: dict[str, Any] = {"loss": "cross-entropy", "outputs": 2}
+        task = {"loss": "cross-entropy", "outputs": 2}
         targets = torch.tensor(labels)
     else:
         chosen, task = tacit.TacitRegressor(input_bound=3.0), {"loss": "mse"}
