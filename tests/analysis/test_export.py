@@ -425,8 +425,10 @@ def test_a_run_is_exported_by_the_command_and_is_never_overwritten(run, tmp_path
     out = tmp_path / "model.onnx"
     ended = tacit("export", run, "--to", "onnx", "--out", out)
     assert ended.code == 0, ended.err
+    assert {one.domain for one in onnx.load(out).opset_import} <= {"", "ai.onnx.ml"}
     session = onnxruntime.InferenceSession(out.read_bytes())
     columns = raw_columns(run)
+    assert {one.name for one in session.get_inputs()} == columns.keys()
     said = session.run(None, columns)
     found = dict(zip([one.name for one in session.get_outputs()], said, strict=True))
     assert_same(found, load_predictor(run).predict(columns))
