@@ -1,6 +1,8 @@
 """How the house is laid out: who may import whom, what is documented, what is loaded when."""
 
 import ast
+import doctest
+import importlib
 import os
 import subprocess
 import sys
@@ -222,6 +224,13 @@ def test_names_that_are_offered_exist():
         module = __import__(dotted, fromlist=["*"])
         names = exported(tree_of(path)) or []
         assert [key for key in names if not hasattr(module, key)] == [], dotted
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ">>> " in MODULES[name].read_text()])
+def test_examples_in_docstrings_give_what_they_say(name):
+    failed, tried = doctest.testmod(importlib.import_module(_dotted(name)))
+    assert tried
+    assert not failed
 
 
 def test_test_files_have_names_of_their_own():
