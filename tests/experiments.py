@@ -142,6 +142,12 @@ def _refuse(constant):
     raise AssertionError(f"{constant} is no JSON")
 
 
+def after(steps):
+    """Asks for a stop once so many steps were made."""
+    made = itertools.count(1)
+    return lambda: next(made) == steps
+
+
 def tree(folder):
     """The files and folders below a folder, but for what Python caches."""
     found = (path.relative_to(folder) for path in folder.rglob("*"))

@@ -23,3 +23,9 @@ def free_port():
 def free_address():
     """The same as HOST:PORT."""
     return f"127.0.0.1:{free_port()}"
+
+
+def host_and_port(address):
+    """Host and port of an address."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -7,9 +7,9 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from experiments import strict_json
+from planning_cases import gaussian_delta
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
@@ -90,11 +90,6 @@ def shared(tmp_path):
     return folder
 
 
-def gaussian_delta(epsilon, mu):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
-
-
 def test_a_runs_ledger_is_recomputed(own):
     document = ledger_document(own)
     assert document["path"] == str(own)
@@ -114,7 +109,7 @@ def test_a_runs_ledger_is_recomputed(own):
         assert release["charged"] == [[0, 6, 1], [6, 10, 2], [10, 12, 1]]
         assert release["steps"] == 16
         assert release["epsilon"] == row["epsilon"]
-        assert gaussian_delta(row["epsilon"], 4 / z) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(4 / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
         budget = BUDGETS[node]
         assert row["left"] == (None if budget is None else budget - row["epsilon"])
 
@@ -131,7 +126,7 @@ def test_a_folder_of_ledgers_is_composed_over_runs(shared):
     mu = math.sqrt(20 / 9.0**2 + 5 / 6.0**2)
     for row in document["nodes"]:
         assert [release["steps"] for release in row["releases"]] == [20, 5]
-        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(mu, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
         assert row["epsilon"] < sum(release["epsilon"] for release in row["releases"])
         assert row["left"] == 4.0 - row["epsilon"]
 
@@ -162,7 +157,7 @@ def test_one_run_draws_on_sources_that_it_names(shared):
     assert [row["data"] for row in document["nodes"]] == [f"node {node}" for node in range(7)]
     for node, row in enumerate(document["nodes"]):
         mu = math.sqrt(before + third * (node in (1, 2)))
-        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(mu, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
     confirm(document)
     # Of one run only what it drew on, with what else was spent of that.
     narrow = ledger_document(shared, "three")["nodes"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 
 import tacit
 from experiments import experiment, strict_json, tree
 from experiments import tacit as command
+from planning_cases import gaussian_delta
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import _unit_assumptions as unit_assumptions
 from tacit.analysis.statement import check_statement, write_statement
@@ -58,11 +58,6 @@ def stated(folder):
     return strict_json((folder / "statement.json").read_text())
 
 
-def gaussian_delta(epsilon, mu):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
-
-
 def test_a_statement_says_what_ran(run):
     assert write_statement(run) == (run / "statement.json", run / "statement.html")
     document = stated(run)
@@ -83,7 +78,7 @@ def test_a_statement_says_what_ran(run):
     assert len(document["nodes"]) == 4
     for node, row in enumerate(document["nodes"]):
         z = mechanisms[node].noise_multiplier[0]  # type: ignore[union-attr,index]
-        assert gaussian_delta(row["epsilon"], math.sqrt(6) / z) == pytest.approx(1e-5, rel=1e-5)
+        assert gaussian_delta(math.sqrt(6) / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-5)
         assert row["epsilon"] == pytest.approx(result["epsilon"][node], rel=1e-9)
         assert row["claimed"] == result["claimed_epsilon"][node]
         assert row["records"] == result["records"][node]
@@ -131,7 +126,7 @@ def test_steps_that_a_killed_session_booked_are_in_it(run):
     write_statement(run)
     row = stated(run)["nodes"][0]
     assert row["epsilon"] > before
-    assert gaussian_delta(row["epsilon"], 3 / z) == pytest.approx(1e-5, rel=1e-5)
+    assert gaussian_delta(3 / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-5)
     assert check_statement(run / "statement.json").epsilon > 2.0
 
 

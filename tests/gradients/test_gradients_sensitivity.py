@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from gradient_problems import FEW, assert_moved_at_most
+from gradient_problems import FEW, Tied, assert_moved_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -31,17 +31,6 @@ class Tokens(nn.Module):
     def forward(self, inputs):
         outputs = self.inner(inputs).sum(dim=1)
         return outputs[:, :3]
-
-
-class Tied(nn.Module):
-    """One weight in two layers, for which there are no taps."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, inputs):
-        return self.layer(torch.tanh(self.layer(inputs)))[:, :3]
 
 
 class Attention(nn.Module):

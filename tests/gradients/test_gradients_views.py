@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gradient_problems import FEW, assert_moved_at_most
+from gradient_problems import FEW, Tied, assert_moved_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -55,17 +55,6 @@ class Summed(nn.Module):
         found = self.inner(inputs)
         outputs = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
         return outputs[:, :3]
-
-
-class Tied(nn.Module):
-    """One weight in two layers, for which there are no taps."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, inputs):
-        return self.layer(torch.tanh(self.layer(inputs)))[:, :3]
 
 
 Make = Callable[[], nn.Module]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 import tacit
 from algorithms import recursion_oracle as oracle
-from experiments import experiment
+from experiments import after, experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.config import Config, load_config
 from tacit.config.values import average_rule
@@ -60,18 +60,6 @@ WAYS = {
 def sections(way, **train):
     common = {"steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 1, **train}
     return experiment(train=common, **WAYS[way])
-
-
-def after(steps):
-    """Asks for a stop once so many steps were made."""
-    made = 0
-
-    def asked():
-        nonlocal made
-        made += 1
-        return made == steps
-
-    return asked
 
 
 def single_models(way):

@@ -7,6 +7,8 @@ import threading
 import time
 from contextlib import suppress
 
+from ports import host_and_port
+
 _CHUNK = 2**13  # bytes that are passed on together
 _WAITING = 16  # chunks that wait on a line without delay: what does not fit stays with the sender
 _BUFFER = 2**15  # bytes that the kernel may hold at each end, as far as it can be told
@@ -25,9 +27,9 @@ class Line:
     """
 
     def __init__(self, listen, to, *, rate=None, delay=0.0, late=(0.0, 0.0), seed=0):
-        self._to, self._rate, self._delay, self._late = _pair(to), rate, delay, late
+        self._to, self._rate, self._delay, self._late = host_and_port(to), rate, delay, late
         self._draws, self._lock = random.Random(seed), threading.Lock()
-        self._server = socket.create_server(_pair(listen))
+        self._server = socket.create_server(host_and_port(listen))
         self._server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         self.carried = 0  # bytes, both ways
         self._start(self._accept)
@@ -89,8 +91,3 @@ class Line:
             sink.shutdown(socket.SHUT_RDWR)
         while data:  # the other end is gone: its sender must not wait for room here
             _, data = held.get()
-
-
-def _pair(address):
-    host, _, port = address.rpartition(":")
-    return host, int(port)
