@@ -138,6 +138,7 @@ def test_an_id_that_is_missing_is_refused_wherever_ids_are_told(argument, ids):
         model.fit(X, LABELS, **{argument: ids})
 
 
+@pytest.mark.slow
 def test_nodes_with_numbers_have_lists_or_tables():
     numbers = np.arange(len(X)) % 3
     for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}, {2.0: 4.0, 0.0: 1.0, 1.0: 2.0}):
@@ -179,6 +180,7 @@ def test_nothing_is_fitted_to_the_inputs():
     np.testing.assert_allclose(batches[0].numpy(), X[nodes == 0].astype("float32"))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon():
     spent = []
 
@@ -216,6 +218,7 @@ def composed(models):
     return accountant.get_epsilon(1e-3)
 
 
+@pytest.mark.slow
 def test_what_fits_cost_together_is_bounded_and_said():
     makes = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
     first = TacitClassifier(epsilon=1.0, **makes).fit(X[:100], LABELS[:100])
@@ -255,6 +258,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 def test_a_frame_of_raw_columns_is_encoded_by_its_schema(tmp_path):
     makes = {"schema": SCHEMA, "epsilon": 50.0, "delta": 1e-3, "noise_seed": 1}
     model = TacitClassifier(**makes, class_weights=[1.0, 2.0, 2.0], out=tmp_path / "run")

@@ -273,6 +273,7 @@ def test_fedspd_averages_its_clients_alone():
     assert_same(result.consensus, whole.consensus.numpy())
 
 
+@pytest.mark.slow
 def test_a_client_pays_for_all_rounds_or_for_none():
     sections = {
         "task": {"dataset": "digits", "model": "logistic"},

@@ -217,6 +217,7 @@ def test_random_allocation_of_records_to_steps_is_refused():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
 def test_secure_sums_are_enough(name):
     """Only the sum of a round is seen, and each client adds less noise."""

@@ -55,6 +55,7 @@ def run(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("pairwise") / "run")
 
 
+@pytest.mark.slow
 def test_a_ledger_tells_what_its_plan_told(run):
     plan, ledger, terms = run
     planned = epsilon_by_colluders(plan)
@@ -123,6 +124,7 @@ def test_epsilon_is_that_of_one_noised_sum_by_hand(run):
         assert terms.epsilon_by_colluders[1][node.node] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
 def test_a_ledger_tells_what_secure_sums_are_worth(name, tmp_path):
     """By who takes part alone: clients of unequal size, three of five a round."""
@@ -144,6 +146,7 @@ def test_a_ledger_tells_what_secure_sums_are_worth(name, tmp_path):
     assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum", 1)
 
 
+@pytest.mark.slow
 def test_who_is_away_counts_for_nothing_in_that_step(tmp_path):
     """Pairs are among the active nodes of a step, which the mechanisms tell."""
     changes = {"algorithm": {"name": "adp2-sgd"}, "train": {"batch": 20, "steps": 12}}

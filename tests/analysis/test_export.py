@@ -301,13 +301,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in ("cnn", "own", "features") else pytest.mark.slow)
-        for name in MODELS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_models_of_other_inputs_give_the_same(name):
     predictor, shape = MODELS[name]()
     inputs = torch.rand(7, *shape, generator=torch.Generator().manual_seed(3))
@@ -421,6 +416,7 @@ def raw_columns(run):
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_by_the_command_and_is_never_overwritten(run, tmp_path):
     out = tmp_path / "model.onnx"
     ended = tacit("export", run, "--to", "onnx", "--out", out)

@@ -319,6 +319,7 @@ def test_an_audit_catches_what_is_counted_twice_or_too_little_noised(
     assert audited(whole, EPSILON) == caught
 
 
+@pytest.mark.slow
 def test_processes_agree_on_model_records_and_groups(home, tmp_path):
     """Before anything is charged; and where they do, both have the same table."""
     other = experiment(home)

@@ -55,6 +55,7 @@ def proposed(found):
     return {choice.name: choice.value for choice in found.choices}
 
 
+@pytest.mark.slow
 def test_it_writes_an_experiment_that_runs_as_it_is():
     answer = tacit("plan", written(), "--recommend")
     assert answer.code == 0, answer.err

@@ -281,6 +281,7 @@ def test_all_runs_on_the_data_are_stated(tmp_path):
         write_statement(first)
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path):
     privacy = {
         **PRIVATE,
@@ -330,6 +331,7 @@ def digits(first):
     return data.inputs[records], data.targets[records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "others", "privacy"),
     [

@@ -187,6 +187,7 @@ def test_the_curve_of_a_gaussian_is_the_closed_form(mu):
     assert np.all(exact <= other + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_curve_of_sampled_steps_holds_beside_another_accountant():
     mechanism = SampledGaussian(sample_rate=0.05, noise_multiplier=1.0, steps=40)
     other = pld.from_gaussian_mechanism(1.0, sampling_prob=0.05).self_compose(40)

@@ -270,6 +270,7 @@ def test_a_run_can_be_watched_when_it_is_over(tmp_path):
     assert seen.ended
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_no_content_is_more_than_a_refusal(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")

@@ -383,6 +383,7 @@ def _rank(source):
     return 0 if source == OWN_LEDGER else int(source.removeprefix("rank "))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 2])
 def test_one_that_is_asked_to_stop_stops_all_and_they_go_on(who, tmp_path):
     changes = {"nodes": {"count": 3}, "train": {"steps": 40, "dtype": "float64"}}

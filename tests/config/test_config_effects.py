@@ -246,6 +246,7 @@ def run(tmp_path_factory):
     return run_once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), options_of_algorithms())
 def test_an_option_does_something_or_is_refused(name, key, run):
     about = ALGORITHMS[name].options.model_fields[key]

@@ -162,6 +162,7 @@ def test_a_key_without_its_section_is_told_where_it_belongs(section):
             assert home.endswith(f".{key}")
 
 
+@pytest.mark.slow
 def test_what_is_accepted_is_planned_or_refused_soon():
     """No value that is accepted makes a plan hang, or fail as if the defect were ours."""
     drawn, known = random.Random(1), keys()

@@ -168,6 +168,7 @@ NAMING = ("objects", "options", "validated again", "json", "copy")
 """Spellings that always name an algorithm, so that nothing of it is open."""
 
 
+@pytest.mark.slow
 @given(experiments())
 def test_every_spelling_is_the_same_experiment(sections):
     plain = load_config(sections)

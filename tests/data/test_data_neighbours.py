@@ -387,6 +387,7 @@ def one_differs(one, other):
     return len(longer) - len(shorter) == 1 and shorter[same:] == longer[same + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_record_decides_about_nothing_but_itself(name):
     source = SOURCES[name]

@@ -38,6 +38,7 @@ def divisions(draw):
     return kind, labels, nodes, draw(parameters.get(kind, st.just({})))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(division=divisions(), seed=st.integers(0, 2**40))
 def test_every_partition_gives_each_record_to_one_node_and_none_is_empty(division, seed):

@@ -146,6 +146,7 @@ def test_the_encoding_never_leaves_its_bounds(records):
     assert float(inputs.double().norm(dim=1).max()) <= SCHEMA.norm_bound * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(RECORD, min_size=2, max_size=6))
 def test_a_record_is_encoded_as_if_it_were_alone(records):

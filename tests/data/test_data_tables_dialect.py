@@ -401,6 +401,7 @@ def test_records_without_a_target_are_left_out_where_the_schema_says_so(kind):
 # Types that other programs write.
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.sampled_from([None, "a", "b", "3"]), min_size=1, max_size=8),

@@ -85,6 +85,7 @@ def _put(text: str, places: list[int], sign: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     text=st.one_of(LOOSE, WHOLE, DAMAGED),
@@ -160,6 +161,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
@@ -276,6 +278,7 @@ def carriers(table: pa.Table, folder) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(records=RECORDS)
 def test_a_table_is_the_same_however_it_comes(tmp_path_factory, records):

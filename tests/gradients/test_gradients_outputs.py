@@ -185,6 +185,7 @@ def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model():
     assert float(right.float().mean()) > 0.9
 
 
+@pytest.mark.slow
 def test_of_a_model_with_an_output_no_smoothness_is_proved():
     generator = torch.Generator().manual_seed(4)
     inputs = torch.randn(40, WIDTH, generator=generator)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
@@ -234,6 +235,7 @@ def table() -> str:
     return HEAD + "".join(lines)
 
 
+@pytest.mark.slow
 def test_the_page_says_of_every_layer_what_is_found():
     assert PAGE.read_text(encoding="utf-8").partition(HEAD)[2] == table().removeprefix(HEAD)
 

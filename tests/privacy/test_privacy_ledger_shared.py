@@ -275,6 +275,7 @@ runs_of_nodes = st.lists(
 )
 
 
+@pytest.mark.slow
 @few(15, 40)
 @given(runs_of_nodes)
 def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_path_factory, runs):

@@ -292,6 +292,7 @@ def test_noisy_maxima_are_as_private_as_their_epsilon(noise):
     assert privacy.delta(half, epsilon=2.0 + 1e-9) == 0.0
 
 
+@pytest.mark.slow
 def test_renyi_divergences_are_never_below_and_hardly_above():
     for rate, noise in ((0.01, 1.0), (0.3, 2.0)):
         release = SampledGaussian(rate, noise)

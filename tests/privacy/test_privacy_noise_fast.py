@@ -109,6 +109,7 @@ def test_no_radius_of_all_errs_by_more_than_the_bound(part):
     assert worst + 4.25 * ROOT < 0.99 * DEVICE_ERROR
 
 
+@pytest.mark.slow
 def test_words_at_the_ends_and_everywhere_keep_the_bound():
     """The same for some: ends of ranges, powers of two, and a sample."""
     centres = [0, 1 << 12, 1 << 30, 1 << 31]

@@ -274,6 +274,7 @@ def test_different_rates_and_schedules_are_tried_or_ordered():
     assert privacy.epsilon(person, delta=1e-5) == pytest.approx(max(tried), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nodes_in_one_order_are_one_choice():
     parts = [privacy.SampledGaussian(0.01, 1 + k / 100, 50) for k in range(200)]
     (worst,) = persons.worst_nodes(privacy.across_nodes(parts, 3))

@@ -102,6 +102,7 @@ def test_links_are_as_frequent_as_asked():
     assert sum(links) / (pairs * draws) == pytest.approx(share, abs=4 * deviation)
 
 
+@pytest.mark.slow
 def test_three_nodes_are_drawn_by_the_law_given_connectedness():
     # Connected on 3 nodes: three paths of p^2 (1 - p) each, and the triangle, p^3.
     share, draws = 0.4, 2000

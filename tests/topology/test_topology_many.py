@@ -56,6 +56,7 @@ def no_number_for_each_pair():
     assert peak < NODES**2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_of_many_nodes_are_lists(name):

@@ -68,6 +68,7 @@ def test_the_c_library_takes_every_setting(monkeypatch):
     assert taken == [1] * 7
 
 
+@pytest.mark.slow
 @glibc
 def test_numbers_are_the_same_in_kept_memory():
     def steps():

@@ -113,6 +113,7 @@ def test_the_command_line_says_so(tmp_path):
     assert row.claimed == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_an_audit_shows_what_the_claim_hides():
     """Gradients beyond the bound: more than the claim is shown, and nothing accuses the program."""
     config = load_config(settings("const-d2p", train={"steps": 20, "batch": "all"}))

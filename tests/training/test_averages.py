@@ -84,6 +84,7 @@ def weights_of(rule, made):
     return [value / total for value in own] if total else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_ends_with_the_average_of_its_models(way):
     singles = single_models(way)
@@ -133,6 +134,7 @@ def test_final_rounds_mix_the_averages(name, dtype, tmp_path):
     assert np.linalg.norm(found.std(0)) < 0.5 * np.linalg.norm(averages.std(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["push-sum", "server", "server's model of its own"])
 @pytest.mark.parametrize("rule", ["tail:0.6", "exponential:0.9"])
 def test_a_stopped_run_goes_on_with_the_same_averages(way, rule, tmp_path):

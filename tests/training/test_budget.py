@@ -466,6 +466,7 @@ def test_a_person_has_what_was_charged_and_nothing_is_known_of_other_nodes():
     assert unit_spent(plan, {0: [(0, 3)], 1: [(0, 3)]}).epsilon is None
 
 
+@pytest.mark.slow
 def test_of_more_nodes_than_can_be_chosen_among_a_bound_holds_for_all():
     changes = {"nodes": {"count": 30}, "train": {"steps": 4, "batch": 10}}
     private = {**UNITS, "epsilon": 1.0, "unit_nodes": 2}

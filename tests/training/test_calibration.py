@@ -160,6 +160,7 @@ def test_the_budget_covers_steps_and_counts_together(share, relation):
         assert right <= spent <= 3.0 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "train"),
     [

@@ -55,6 +55,7 @@ def user(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_the_model_sees_the_features_of_every_record():
     made = on_features()
     assert made.train.stored.shape == (len(plain().train.targets), 81, 2, 2)
@@ -197,6 +198,7 @@ def test_records_whose_features_are_not_finite_are_counted_and_not_shown(user):
     assert "2 of 5" not in refusal.value.reported()
 
 
+@pytest.mark.slow
 def test_features_are_kept_where_the_file_says(tmp_path):
     folder = tmp_path / "kept"
     task = {"features": "scattering", "features_cache": str(folder)}
@@ -214,6 +216,7 @@ def test_features_are_kept_where_the_file_says(tmp_path):
         job(task={"features_cache": str(folder)})
 
 
+@pytest.mark.slow
 def test_an_audit_puts_other_records_in_before_features_are_made(user):
     audited = prepare(load_config(experiment(**SCATTERED)), keep_raw=True)
     assert audited.raw is not None

@@ -493,6 +493,7 @@ def test_a_private_run_warns_of_nothing_and_a_refused_one_neither():
             tacit.train(given(privacy={"epsilon": 1e-6}), model=network(), nodes=PAIRS)
 
 
+@pytest.mark.slow
 def test_thousands_of_nodes_are_trained(tmp_path):
     draw = torch.Generator().manual_seed(3)
     nodes = [

@@ -429,6 +429,7 @@ def test_a_given_schedule_needs_one_number_a_step(key):
     assert caught.value.where == f"algorithm.{key}"
 
 
+@pytest.mark.slow
 def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(monkeypatch):
     searched = []
     search = planning._costed

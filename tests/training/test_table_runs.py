@@ -43,6 +43,7 @@ def frame():
     return pd.read_csv("patients.csv")
 
 
+@pytest.mark.slow
 def test_files_frames_and_parts_train_the_same_models(folder):
     wanted = trained(TASK).parameters
     model = {"model": "logistic"}
@@ -59,6 +60,7 @@ def test_files_frames_and_parts_train_the_same_models(folder):
     assert trained({**TASK, "dataset": "parquet:patients.parquet"}).parameters.equal(wanted)
 
 
+@pytest.mark.slow
 def test_paths_stand_for_the_tables_they_lead_to(folder):
     """One with all nodes, one a node, and one with test records; the schema lies beside it."""
     model = {"model": "logistic"}

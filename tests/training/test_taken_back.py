@@ -69,6 +69,7 @@ def times_charged(ledger, node=0):
     return [sum(first <= step < until for first, until in intervals) for step in range(STEPS)]
 
 
+@pytest.mark.slow
 @given(
     others=st.tuples(*[st.lists(st.integers(64, 5000), min_size=2, max_size=2)] * 2),
     epsilon=st.sampled_from([0.5, 3.0]),

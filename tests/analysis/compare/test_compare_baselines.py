@@ -258,6 +258,7 @@ def private(tmp_path_factory):
         yield compared(write(base, seeds=2), str(folder / "out"))
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_runs(private):
     gathered, document = private
     lines = dict(zip([line.name for line in gathered.figure.lines], gathered.runs, strict=True))
@@ -294,6 +295,7 @@ def test_tables_are_those_of_the_runs(private):
             assert mean["deviation"] == pytest.approx(statistics.stdev(of_seeds))
 
 
+@pytest.mark.slow
 def test_what_is_not_private_says_so_wherever_it_is_shown(private):
     _, document = private
     out = StringIO()
@@ -319,6 +321,7 @@ def test_what_is_not_private_says_so_wherever_it_is_shown(private):
     assert (equal.axis, equal.log_x, equal.curves[0].x) == ("sites", False, (1.0, 2.0, 3.0))
 
 
+@pytest.mark.slow
 def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module):
     base = of_sites(module, privacy={"noise_seed": None})
     gathered, document = compared(write(base, ["alone"]))
@@ -342,6 +345,7 @@ def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module):
     assert row.epsilon == pytest.approx(privacy.epsilon(privacy.Composed(both), delta=1e-3))
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on(module):
     file = write(of_sites(module), ["alone"])
     _, none = compared(file, should_stop=lambda: True)
@@ -430,6 +434,7 @@ def test_a_part_that_is_none_is_refused(nodes, given):
     assert caught.value.where == "nodes.part"
 
 
+@pytest.mark.slow
 def test_the_command_writes_table_picture_and_page(module):
     file = write(of_sites(module), ["pooled-plain"])
     said = command_line("compare", file, "--out", "made", "--json").json

@@ -39,6 +39,7 @@ def account(folder):
     return read_ledger(file)
 
 
+@pytest.mark.slow
 def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     search = load_search(written(tmp_path))
     plan, out = plan_search(search), tmp_path / "out"

@@ -315,6 +315,7 @@ def test_a_trial_that_diverges_loses(tmp_path):
     assert 0.99 < document["epsilon"][0] <= 1.0  # what it sent was sent
 
 
+@pytest.mark.slow
 def test_a_ledger_of_ones_own_has_the_last_word(tmp_path):
     """Where earlier runs have spent of it, trials get what is left, and never more."""
     kept = {**PRIVATE, "ledger": "kept", "ledger_epsilon": 1.1}

@@ -103,6 +103,7 @@ def test_a_site_that_has_taken_part_does_not_come_as_one_that_never_did(tmp_path
     mesh.end()
 
 
+@pytest.mark.slow
 def test_nobody_begins_alone_nor_where_the_settings_do_not_allow_it(tmp_path):
     cases = [([1, 2], {}, {}), ([2], {"lets_begin": False}, {}), ([2], {}, {"is_new": False})]
     for number, (without, settings, changed) in enumerate(cases):

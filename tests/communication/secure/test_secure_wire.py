@@ -541,6 +541,7 @@ def test_who_is_left_out_stays_so_for_a_process_that_comes_back(tmp_path):
         wire.close(ended=False, linger=0.0)
 
 
+@pytest.mark.slow
 def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
     mesh = Mesh(3)
     with formed(mesh, tmp_path) as (north, _, west):
