@@ -174,7 +174,7 @@ def train(files, out, *, resume=False, asked=None):
     Args:
         asked: by rank, what says after each step whether it was asked to stop.
     """
-    crew = crew_of(len(files), limit=60.0)
+    crew = crew_of(len(files), limit=120.0)
 
     def run(rank):
         more = {} if asked is None else {"should_stop": asked[rank]}
