@@ -1,7 +1,5 @@
 """A page as a real browser shows it, on a screen, on a telephone, and on paper."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

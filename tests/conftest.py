@@ -42,12 +42,6 @@ LONGEST = (
 )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file():
-    """Doctests are in `src` alone: no file here is loaded and searched for them."""
-    return [each for each in (yield) if type(each) is pytest.Module]
-
-
 def pytest_collection_modifyitems(config, items):
     """Mark what waits for the night, before tests are chosen by their marks."""
     wanted = {(line.file, line.function): line for line in NIGHTLY}

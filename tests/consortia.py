@@ -1,14 +1,10 @@
 """Consortia for tests: members that are approved and have joined, in a folder."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-
 from tacit.identities.consortium import approve
 from tacit.identities.site import create_site, join
 
-SITES: Mapping[str, Sequence[str]] = {"north": (), "south": ()}
-RELAYS: Mapping[str, Sequence[str]] = {"relay": ("127.0.0.1:7447",)}
+SITES = {"north": (), "south": ()}
+RELAYS = {"relay": ("127.0.0.1:7447",)}
 
 
 def consortium(folder, sites=SITES, relays=RELAYS, *, days=365, now=None):

@@ -6,8 +6,6 @@ without any index, so that it fails where something is lacking. So an environmen
 asked for, at the cost of links.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -41,8 +39,8 @@ def requirements(extras=()):
 
 def required(wanted):
     """The installed distributions that requirements ask for, and those that these ask for."""
-    found: dict[str, metadata.Distribution] = {}
-    seen: set[tuple[str, frozenset[str]]] = set()
+    found = {}
+    seen = set()
     waiting = [Requirement(each) for each in wanted]
     while waiting:
         requirement = waiting.pop()
@@ -232,7 +230,7 @@ def fetched(line):
     """What a command would fetch, as requirements."""
     if re.search(r"\bmake demo\b", line):
         return requirements()
-    found: list[str] = []
+    found = []
     for named in re.findall(r"\bpip (?:install|wheel) ([^&|;#]*)", line):
         words = iter(shlex.split(named))
         for word in words:

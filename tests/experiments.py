@@ -4,8 +4,6 @@ The experiments train on the digits that ship with scikit-learn. With `batch = "
 accountant has a closed form, so that a whole run takes a tenth of a second.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
@@ -14,7 +12,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -28,7 +25,7 @@ from tacit.cli import main as cli
 
 Sections = dict[str, dict[str, Any]]
 
-BASE: Mapping[str, Mapping[str, Any]] = {
+BASE = {
     "task": {"dataset": "digits", "model": "logistic"},
     "nodes": {"count": 4},
     "algorithm": {"name": "privsgp", "learning_rate": 0.5},
@@ -48,7 +45,7 @@ _command = functools.cache(typer.main.get_command)
 
 def experiment(**changes):
     """The base experiment with some keys changed; a key that is None is left out."""
-    sections: Sections = {}
+    sections = {}
     for section in {**BASE, **changes}:
         merged = {**BASE.get(section, {}), **changes.get(section, {})}
         sections[section] = {key: value for key, value in merged.items() if value is not None}
@@ -143,6 +140,12 @@ def strict_json(text):
 
 def _refuse(constant):
     raise AssertionError(f"{constant} is no JSON")
+
+
+def after(steps):
+    """Asks for a stop once so many steps were made."""
+    made = itertools.count(1)
+    return lambda: next(made) == steps
 
 
 def tree(folder):

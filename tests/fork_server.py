@@ -14,8 +14,6 @@ to be in, and may have
 An answer has `code` (minus the signal's number), `out`, `err` and `writes`, how many there were.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import multiprocessing
@@ -28,7 +26,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from forks import forked_process
 
@@ -146,10 +143,10 @@ def patch(request):
     """Put the faults and the witness in place."""
     kind, number = request.get("fault") or (None, 0)
     writes = Writes(kind, number)
-    files: Any = FaultyFiles(writes)
+    files = FaultyFiles(writes)
     for name in ("tacit.base.private_files", "tacit.training.run_folder.folder"):
         importlib.import_module(name).os = files  # type: ignore[attr-defined]
-    databases: Any = FaultyDatabases(writes)
+    databases = FaultyDatabases(writes)
     importlib.import_module("tacit.privacy.ledger.file").sqlite3 = databases  # type: ignore[attr-defined]
     if request.get("witness"):
         testify(request["witness"])

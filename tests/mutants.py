@@ -5,8 +5,6 @@ that must fail with it. A defect that nobody finds, or a place that is not there
 script with exit code 1. Names of defects, or parts of them, choose some.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -33,7 +31,7 @@ class Mutant(NamedTuple):
 LEDGER, LOG, SHARED, SPENT = (
     f"privacy/ledger/{name}.py" for name in ("ledger", "file", "shared", "spent")
 )
-OF_LEDGER = "tests/privacy/test_privacy_ledger.py tests/privacy/test_privacy_ledger_file.py"
+OF_LEDGER = "tests/privacy/test_privacy_ledger.py tests/privacy/test_privacy_ledger.py"
 OF_SHARED = "tests/privacy/test_privacy_ledger_shared.py"
 WIRE, STREAMS, FRAMES, JOURNAL = (
     f"communication/secure/{name}.py" for name in ("wire", "streams", "frames", "journal")
@@ -172,13 +170,7 @@ MUTANTS = (
         "if reason is not None and reason is None:",
         OF_FRAMES,
     ),
-    Mutant(
-        "a frame of another run is taken",
-        FRAMES,
-        "if of_run != run:",
-        "if False:",
-        OF_FRAMES,
-    ),
+    Mutant("a frame of another run is taken", FRAMES, "if of_run != run:", "if False:", OF_FRAMES),
     Mutant(
         "a frame for another site is taken",
         FRAMES,

@@ -9,8 +9,6 @@
   every one. No name of a function stands for all functions of the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -83,7 +81,7 @@ def _line(text: str) -> Nightly:
     place, parts, stays = (part.strip() for part in text.split(" | "))
     file, _, function = place.partition("::")
     named = {"ALIKE": ALIKE, "KINDS": KINDS, "SOME": SOME}
-    sides: dict[str, tuple[str, ...]] = {"-": (), "+": ()}
+    sides = {"-": (), "+": ()}
     for part in [] if parts == "all" else parts.split("; "):
         sides[part[0]] += named.get(part[1:], (part[1:],))
     return Nightly(file, function, sides["+"], stays, sides["-"] or ("",))

@@ -10,10 +10,9 @@ import json
 import os
 import sys
 
-# Whoever imports this for its doctests has no block to run.
-answers = int(sys.argv.pop()) if __name__ == "__main__" else 0
+answers = int(sys.argv.pop())
 namespace = {"__name__": "page"}
-for line in sys.stdin if answers else ():
+for line in sys.stdin:
     block = json.loads(line)
     if block["code"].startswith(">>>"):
         parser, failed = doctest.DocTestParser(), []

@@ -1,14 +1,12 @@
 """Fenced blocks of the pages, and the commands in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = [
-    # A machine is a folder there: test_deploy_page.py.
+    # A machine is a folder there: test_deploy.py.
     ROOT / "docs" / "how-to" / "deploy.md",
     # NVFlare has an environment of its own: hosts/test_nvflare.py.
     ROOT / "docs" / "how-to" / "nvflare.md",
@@ -70,7 +68,7 @@ def typed(block):
     """What a person types at a shell, command by command, each with what is printed below it."""
     if block.language not in ("console", "sh", "text"):
         return []
-    found: list[tuple[str, str]] = []
+    found = []
     for line in block.code.replace("\\\n", " ").splitlines():
         if line.startswith("$ ") or (block.language == "sh" and line.strip()):
             found.append((re.sub(r" +", " ", line.removeprefix("$ ")).strip(), ""))

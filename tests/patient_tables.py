@@ -1,17 +1,15 @@
 """Small tables of made-up patients, from the program that ships as an example."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import tomli_w
 
 PROGRAM = Path(__file__).resolve().parents[1] / "examples" / "patients.py"
 HOSPITALS = ("St. Anne", "Riverside", "Northfield", "General", "Lakeview")
-SCHEMA: dict[str, Any] = {
+SCHEMA = {
     "confirmed_public": True,
     "target": {"column": "readmitted", "kind": "class", "labels": ["no", "yes"]},
     "node": {"column": "hospital", "values": list(HOSPITALS)},

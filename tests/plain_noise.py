@@ -1,7 +1,5 @@
 """The noise of a node by its definition: words, the bits that refine them, and normals."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import mpmath

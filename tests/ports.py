@@ -6,11 +6,9 @@ nobody else, neither to who binds any port nor to who connects, and whoever list
 `SO_REUSEADDR`, as servers do, gets it all the same. Until then connections to it are refused.
 """
 
-from __future__ import annotations
-
 import socket
 
-_KEPT: list[socket.socket] = []
+_KEPT = []
 
 
 def free_port():
@@ -25,3 +23,9 @@ def free_port():
 def free_address():
     """The same as HOST:PORT."""
     return f"127.0.0.1:{free_port()}"
+
+
+def host_and_port(address):
+    """Host and port of an address."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)

@@ -29,6 +29,12 @@ fill: #111; text-anchor: middle; }}
 """
 
 
+@cache
+def tree_of(path):
+    """The syntax of a file, which several tests look through."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def rooms():
     """Every folder of the package, and every file beside them."""
     files = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
@@ -54,7 +60,7 @@ def imported(room):
     folder = SOURCE / room
     names = set()
     for path in folder.rglob("*.py") if folder.is_dir() else [SOURCE / f"{room}.py"]:
-        names |= set(imported_names(ast.parse(path.read_text(encoding="utf-8"))))
+        names |= set(imported_names(tree_of(path)))
     used = {name.split(".")[1] for name in names if name.startswith("tacit.")}
     return used & set(rooms()) - {room}
 
@@ -78,7 +84,7 @@ def drawn():
     floors = [floor for floor in floors if floor]
     width = 2 * _EDGE + max(map(len, floors)) * (_WIDTH + _GAP) - _GAP
     height = 2 * _EDGE + len(floors) * (_HEIGHT + _BETWEEN) - _BETWEEN
-    middles: dict[str, tuple[float, float]] = {}
+    middles = {}
     for row, floor in enumerate(floors):
         # From left to right as those above that lead to them.
         above = {

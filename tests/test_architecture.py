@@ -1,13 +1,10 @@
 """docs/concepts/architecture.md names what exists, and tells the two ways as a run goes them."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import rooms
 import tacit
@@ -38,7 +35,7 @@ def resolved(name):
     for length in range(len(parts), 0, -1):
         dotted = ".".join(["tacit", *parts[:length]])
         try:
-            value: Any = importlib.import_module(dotted)
+            value = importlib.import_module(dotted)
         except ModuleNotFoundError as error:
             if error.name != dotted and not dotted.startswith(f"{error.name}."):
                 raise
@@ -71,14 +68,14 @@ def test_every_name_exists():
 
 def code_of(name):
     """The code of a function, whatever wraps it."""
-    function: Any = inspect.unwrap(resolved(name))
+    function = inspect.unwrap(resolved(name))
     return getattr(function, "__func__", function).__code__
 
 
 def calls_of(run, names):
     """Which of these functions a run calls, call by call."""
     by_code = {code_of(name): name for name in names}
-    calls: list[str] = []
+    calls = []
 
     def note(frame, event, argument):
         """Asked of each call alone, since nothing that would trace its lines is answered."""

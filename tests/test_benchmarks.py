@@ -1,7 +1,5 @@
 """The speed benchmarks: contenders compute the same, end for sure, and goals are judged rightly."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -213,7 +211,7 @@ def test_a_comparison_tells_who_disagrees_and_who_is_missing(tmp_path, monkeypat
         ),
     )
     protocol = Protocol(rounds=3, turn=0.0, within=within)
-    said: list[str] = []
+    said = []
     outcome = compare(comparison, protocol, tmp_path, said.append)
     assert [entry["name"] for entry in outcome.entries] == ["ours", "same", "other", "plain"]
     assert [entry["notes"]["given"] for entry in outcome.entries] == [0.9, 0.9, 0.9, None]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,3 +86,54 @@ def test_no_namespace_is_left_whether_or_not_links_can_be_shaped():
     assert [path for path in left.glob("*") if path.name.startswith(ours)] == []
     with shaped(2, LOOPBACK) as hosts:
         assert hosts.command(1, ["true"]) == ["true"]
+
+
+# The benchmark of a device runs as a whole, on the processor, without an installed tacit.
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_table_is_made_on_the_processor():
+    command = [sys.executable, "benchmarks/device", "--device", "cpu", "--quick"]
+    path = {"PYTHONPATH": str(ROOT / "src")}
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **path}, capture_output=True, text=True, timeout=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = [line.split(" | ") for line in ended.stdout.splitlines() if line.startswith("| ")]
+    named = {row[0].removeprefix("| "): row[1:] for row in rows}
+    assert named["privsgp"][:2] == ["0.0e+00", "equal"]
+    assert re.fullmatch(r"[0-9.]+", named["2 x 1,000"][0])
+    figures = named["784-128-10, 3 x 2"]
+    assert all(float(figure) > 0 for figure in figures[:7])
+
+
+def test_a_part_without_time_says_so():
+    command = [sys.executable, "benchmarks/device", "--device", "cpu", "--seconds", "0.001"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert "left out for want of time: sgp, privsgp" in ended.stdout
+    assert ended.stdout.count("no time") == 6 * 8
+
+
+# The benchmark of a step over TLS runs, and counts what was sent.
+
+
+SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "cluster" / "secure_step.py"
+
+
+@pytest.mark.slow
+def test_a_step_is_measured_over_gloo_a_relay_and_directly(tmp_path):
+    out = tmp_path / "found.json"
+    command = [sys.executable, str(SCRIPT), "--quick", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "these figures mean NOTHING" in done.stdout
+    found = json.loads(out.read_text())
+    assert found["figures mean something"] is False
+    assert all(took > 0 for way in found["seconds a step"].values() for took in way)
+    model = 4 * found["d"]  # bytes, to each of two
+    for sent in found["bytes a step"].values():
+        assert sent > 2 * model
+    assert found["bytes a step"]["gloo"] < 2.02 * model

@@ -95,6 +95,7 @@ def test_a_profile_adds_up_to_the_step():
     assert all(part["seconds"] > 0 for part in found["parts"].values())
 
 
+@pytest.mark.slow
 def test_a_table_is_counted_and_really_built():
     workload = Workload(
         "w", nodes=2, batch=1, records=12, shape=(30,), dataset="generated", data_dir="none"

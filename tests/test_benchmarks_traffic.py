@@ -1,7 +1,5 @@
 """Traffic between processes, against a loop over every edge, pair and client."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

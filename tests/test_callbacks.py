@@ -1,13 +1,10 @@
 """Adapters to tracking services: what they log is what is public, in the real packages."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import struct
 import sys
-from typing import Any
 
 import pytest
 
@@ -125,8 +122,8 @@ def test_weights_and_biases_gets_what_is_public(tmp_path, monkeypatch):
     result = tacit.train(experiment(train=EVERY), callbacks=[callback])
     wandb.teardown()  # its service writes the file, and has ended then
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    logged: dict[tuple[str, int], float] = {}
-    summary: dict[str, Any] = {}
+    logged = {}
+    summary = {}
     for data in leveldb_log(file.read_bytes()[7:], 7):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
@@ -195,7 +192,7 @@ def test_the_progress_bar_falls_back_to_text(capsys):
 
 def test_the_progress_bar_in_a_notebook(monkeypatch):
     display = pytest.importorskip("IPython.display")
-    shown: list[str] = []
+    shown = []
 
     class Handle:
         def update(self, html):

@@ -11,8 +11,6 @@ Where output is printed below a command, the words of the real output must be th
 may differ.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import json
@@ -39,7 +37,7 @@ from experiments import experiment, tree, wait_tacit
 from experiments import tacit as command_line
 from pages import ELSEWHERE, blocks, name_of, plain_words, prose
 from pages import FOLLOWED as LITERALLY
-from tacit.algorithms import ALGORITHMS, Algorithm
+from tacit.algorithms import ALGORITHMS
 from tacit.analysis.compare.figure import FigureOptions, load_figure
 from tacit.analysis.tune.search import load_search
 from tacit.config import Config, load_config
@@ -109,7 +107,7 @@ def example(folder, monkeypatch):
         block.code for block in blocks(ROOT / "CONTRIBUTING.md") if block.file == f"{EXAMPLE}.py"
     ]
     (folder / f"{EXAMPLE}.py").write_text(source, encoding="utf-8")
-    row: Algorithm[Any, Any] = importlib.import_module(EXAMPLE).FALLING_PUSH
+    row = importlib.import_module(EXAMPLE).FALLING_PUSH
     assert row.name not in ALGORITHMS
     monkeypatch.setitem(cast("dict[str, Any]", ALGORITHMS), row.name, row)
     return row
@@ -123,7 +121,7 @@ def run_page(page, folder, languages):
     for name in _IMAGES.findall(page.read_text(encoding="utf-8")):
         if not (DATA / name).is_dir():
             pytest.skip(f"no folder {DATA / name}: set TACIT_DATA_DIR to the real files")
-    namespace: dict[str, Any] = {"__name__": page.stem}
+    namespace = {"__name__": page.stem}
     runners = {
         "python": partial(run_python, namespace=namespace, page=page),
         "toml": partial(run_toml, planned="console" in languages),
@@ -146,7 +144,7 @@ def run_python(block, *, namespace, page):
     test = doctest.DocTestParser().get_doctest(
         block.code, namespace, page.name, str(page), block.line - 1
     )
-    said: list[str] = []
+    said = []
     failed, tried = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
     assert tried
     assert not failed, "".join(said)
@@ -188,7 +186,7 @@ def run_console(block):
 
 def commands(code):
     """The tacit commands of a block, each with the output that is printed below it."""
-    found: list[tuple[str, str]] = []
+    found = []
     for line in code.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ").split(" # ")[0].strip()
         if command.startswith(("tacit ", "python examples/")):

@@ -12,8 +12,6 @@ end, the environment holds what the commands name, what that requires, and nothi
 What is not run, or not as it stands, is in the tables below, with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -87,7 +85,7 @@ class Followed:
             assert plain_words(answer.stdout) == plain_words(printed), said
 
     def follow(self):
-        python: Python | None = None
+        python = None
         try:
             for block in blocks(self.page):
                 if block.file is not None:

@@ -1,9 +1,6 @@
 """What a message of an error may hold: one line, in which what the user wrote is cut short."""
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +30,7 @@ def test_a_short_value_is_quoted_as_it_is():
 
 
 def nested(depth):
-    value: list[Any] = []
+    value = []
     for _ in range(depth):
         value = [value]
     return value

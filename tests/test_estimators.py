@@ -1,11 +1,8 @@
 """The scikit-learn estimators: its own checks, and what they say of privacy."""
 
-from __future__ import annotations
-
 import pickle
 import time
 import warnings
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +29,7 @@ X = (IRIS.data - [5.5, 3.0, 4.0, 1.0]) / 2  # by bounds that everyone knows
 DISTINCT = X + np.arange(150)[:, None] / 1000  # no two records are equal
 LABELS = IRIS.target_names[IRIS.target]
 WIDTHS = X[:, 3]
-SEEDED: dict[str, Any] = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
+SEEDED = {"noise_seed": 1, "delta": 1e-3, "learning_rate": 1.0, "steps": 20}
 CLASSES = ["setosa", "versicolor", "virginica"]
 
 # Seeded, so that two fits are equal; one node and a large budget, since some checks have few
@@ -49,12 +46,7 @@ def _no_fits_before(monkeypatch):
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [
-        TacitClassifier(**CHECKED),
-        TacitRegressor(**CHECKED, target_bound=10.0),
-    ]
-)
+@parametrize_with_checks([TacitClassifier(**CHECKED), TacitRegressor(**CHECKED, target_bound=10.0)])
 def test_the_checks_of_scikit_learn(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes taken from y
@@ -146,6 +138,7 @@ def test_an_id_that_is_missing_is_refused_wherever_ids_are_told(argument, ids):
         model.fit(X, LABELS, **{argument: ids})
 
 
+@pytest.mark.slow
 def test_nodes_with_numbers_have_lists_or_tables():
     numbers = np.arange(len(X)) % 3
     for epsilon in ([1.0, 2.0, 4.0], {2: 4.0, 0: 1.0, 1: 2.0}, {2.0: 4.0, 0.0: 1.0, 1.0: 2.0}):
@@ -187,8 +180,9 @@ def test_nothing_is_fitted_to_the_inputs():
     np.testing.assert_allclose(batches[0].numpy(), X[nodes == 0].astype("float32"))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_and_in_a_search_every_fit_spends_its_own_epsilon():
-    spent: list[float | None] = []
+    spent = []
 
     class Spends(tacit.callbacks.Callback):
         def on_end(self, result):
@@ -224,8 +218,9 @@ def composed(models):
     return accountant.get_epsilon(1e-3)
 
 
+@pytest.mark.slow
 def test_what_fits_cost_together_is_bounded_and_said():
-    makes: dict[str, Any] = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
+    makes = {"classes": CLASSES, "n_nodes": 1, **SEEDED}
     first = TacitClassifier(epsilon=1.0, **makes).fit(X[:100], LABELS[:100])
     assert first.epsilon_total_ == first.epsilon_
     other = TacitClassifier(epsilon=2.0, **makes).fit(X[100:140], LABELS[100:140])
@@ -254,7 +249,7 @@ def test_what_fits_cost_together_is_bounded_and_said():
 FRAME = pd.DataFrame({"stay": np.arange(150), **dict(zip("abcd", IRIS.data.T, strict=True))})
 FRAME["place"] = np.array(["north", "south"])[np.arange(150) % 2]
 BOUNDS = {"low": 0, "high": 8}
-SCHEMA: dict[str, Any] = {
+SCHEMA = {
     "confirmed_public": True,
     "target": {"column": "kind", "kind": "class", "labels": CLASSES},
     "node": {"column": "place", "values": ["north", "south"]},
@@ -263,6 +258,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_frame_of_raw_columns_is_encoded_by_its_schema(tmp_path):
     makes = {"schema": SCHEMA, "epsilon": 50.0, "delta": 1e-3, "noise_seed": 1}
     model = TacitClassifier(**makes, class_weights=[1.0, 2.0, 2.0], out=tmp_path / "run")
@@ -319,7 +315,7 @@ def test_what_many_fits_of_drawn_records_cost_is_told_at_once():
 
 
 def test_a_ledger_counts_and_refuses_over_fits(tmp_path):
-    makes: dict[str, Any] = {"classes": CLASSES, "epsilon": 1.0, "delta": 1e-3, "steps": 5}
+    makes = {"classes": CLASSES, "epsilon": 1.0, "delta": 1e-3, "steps": 5}
     model = TacitClassifier(**makes, ledger=tmp_path / "budgets", ledger_epsilon=1.5)
     with pytest.raises(InputError, match=r"ledger = .*needs nodes= in fit"):
         model.fit(X, LABELS)

@@ -1,8 +1,8 @@
 """How the house is laid out: who may import whom, what is documented, what is loaded when."""
 
-from __future__ import annotations
-
 import ast
+import doctest
+import importlib
 import os
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from experiments import tacit
-from rooms import imported_names
+from rooms import imported_names, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "tacit"
@@ -56,12 +56,6 @@ def unit(module):
 
 def _dotted(module):
     return ".".join(("tacit", *Path(module).with_suffix("").parts)).removesuffix(".__init__")
-
-
-@cache
-def tree_of(path):
-    """The syntax of a file, which several tests look through."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported_units(path):
@@ -208,7 +202,7 @@ def _unsaid(path):
 
 
 def test_no_class_name_stands_for_two_things():
-    places: dict[str, list[str]] = {}
+    places = {}
     for name, path in MODULES.items():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
@@ -230,6 +224,13 @@ def test_names_that_are_offered_exist():
         module = __import__(dotted, fromlist=["*"])
         names = exported(tree_of(path)) or []
         assert [key for key in names if not hasattr(module, key)] == [], dotted
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ">>> " in MODULES[name].read_text()])
+def test_examples_in_docstrings_give_what_they_say(name):
+    failed, tried = doctest.testmod(importlib.import_module(_dotted(name)))
+    assert tried
+    assert not failed
 
 
 def test_test_files_have_names_of_their_own():

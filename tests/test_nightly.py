@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import said_in_fork
 from nightly import ALIKE, COLLECTED, KINDS, NIGHTLY
 from tacit.algorithms import ALGORITHMS
 
@@ -42,9 +43,19 @@ def test_every_row_of_every_decorator_stays(tmp_path):
         shutil.copy(TESTS / file, tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  nightly: later\n")
     (tmp_path / "test_it.py").write_text(COMBINED)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not nightly"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=tmp_path)
-    names = [line.partition("[")[2][:-1] for line in found.stdout.splitlines() if "[" in line]
+
+    class Seen:
+        def pytest_collection_finish(self, session):
+            self.names = [item.nodeid for item in session.items]
+
+    def collected():
+        seen = Seen()
+        command = ["--collect-only", "-p", "no:xdist", "-m", "not nightly", str(tmp_path)]
+        pytest.main(command, plugins=[seen])
+        return "\n".join(seen.names)
+
+    found = said_in_fork(collected).splitlines()
+    names = [line.partition("[")[2][:-1] for line in found if "[" in line]
     assert [name for name in names if len(name) == 1] == ["a", "b", "c"]
     kept = [name.split("-") for name in names if len(name) > 1]
     assert sorted({tuple(name[2:]) for name in kept}) == [

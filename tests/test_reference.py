@@ -1,12 +1,9 @@
 """The reference names whatever a user can name: functions, keys, options, commands, words."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -20,11 +17,7 @@ from tacit.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-DESCRIBED = {
-    "tacit": "python.md",
-    "tacit.callbacks": "python.md",
-    "tacit.privacy": "privacy.md",
-}
+DESCRIBED = {"tacit": "python.md", "tacit.callbacks": "python.md", "tacit.privacy": "privacy.md"}
 CODE = re.compile(r"`([^`]+)`")
 
 sys.path.insert(0, str(ROOT / "docs" / "hooks"))
@@ -65,7 +58,7 @@ def test_every_key_of_every_section_is_described():
     for section, field in Config.model_fields.items():
         if section == "algorithm":
             continue
-        model: Any = field.annotation
+        model = field.annotation
         keys = first_cells(under(page, f"## `[{section}]`"))
         assert set(model.model_fields) <= keys, section
 

@@ -151,6 +151,7 @@ def test_other_words_are_not_mistaken_for_that(text):
     assert asked_for(text) == []
 
 
+@pytest.mark.slow
 def test_nobody_is_told_to_install_tacit_by_name():
     """In no file: pages, messages, examples, notebooks, `deploy/`, workflows."""
     own = Path(__file__).resolve()

@@ -1,7 +1,5 @@
 """Pages as a browser sees them: elements, words, charts and tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

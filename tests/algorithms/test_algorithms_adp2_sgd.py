@@ -112,10 +112,7 @@ def test_more_waves_begin_with_the_same_history():
 @pytest.mark.slow
 def test_each_node_pays_for_its_own_events():
     task = oracle.problem("logistic", 6)
-    config = {
-        **experiment(task, 40),
-        "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1},
-    }
+    config = {**experiment(task, 40), "privacy": {"noise_std": 2.0, "delta": 1e-4, "noise_seed": 1}}
     result = trained(task, config)
     assert result.plan.release.activity is not None
     for node, epsilon in zip(result.plan.nodes, result.epsilon, strict=True):

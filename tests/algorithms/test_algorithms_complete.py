@@ -8,6 +8,7 @@ import ast
 import functools
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +17,9 @@ import golden
 import pytest
 from battery_table import CLIP, NOISED, ROWS, SPECIAL
 
+from rooms import tree_of
 from tacit.algorithms import ALGORITHMS
 from tacit.algorithms.privsgp import PRIVSGP, PushSumOptions
-from tacit.analysis.compare.figure import FigureOptions, load_figure
-from tacit.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = ROOT / "docs" / "reference" / "experiment-file.md"
@@ -35,12 +35,15 @@ def golden_results():
 def in_experiments():
     """The algorithms that an example or a figure of a paper runs."""
     files = [*ROOT.glob("examples/*.toml"), *ROOT.glob("papers/**/*.toml")]
-    figures = [file for file in files if "[figure]" in file.read_text(encoding="utf-8")]
-    names = {load_config(file).algorithm.name for file in set(files) - set(figures)}
-    for file in figures:
-        for line in load_figure([file], FigureOptions()).lines:
-            names |= {run.algorithm.name for setting in line.settings for run in setting.runs}
-    return frozenset(names)
+    return frozenset().union(*(texts(tomllib.loads(file.read_text("utf-8"))) for file in files))
+
+
+def texts(value):
+    """The texts in a value of TOML; that each file is an experiment or a figure, others test."""
+    if isinstance(value, str):
+        return {value}
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set().union(*map(texts, inner))
 
 
 @functools.cache
@@ -102,13 +105,17 @@ def named_elsewhere(source):
     named = re.compile(rf"(?<![\w-])({'|'.join(longest)})(?![\w-])", re.IGNORECASE)
     folder = source / "tacit" / "algorithms"
     own = {row.documentation for row in rows}
+    lower = {word.lower() for word in words}
     for file in sorted(source.rglob("*")):
         if file.suffix not in (".py", ".html", ".js", ".css", ".md", ".toml"):
             continue
         if file == folder / "__init__.py" or "published" in file.parent.parts:
             continue
         text = file.read_text(encoding="utf-8")
-        if folder in file.parents and ast.get_docstring(ast.parse(text), clean=False) in own:
+        small = text.lower()
+        if not any(word in small for word in lower):
+            continue
+        if folder in file.parents and ast.get_docstring(tree_of(file), clean=False) in own:
             continue
         for number, line in enumerate(text.splitlines(), 1):
             if "privacy.published" not in line and (found := named.search(line)):

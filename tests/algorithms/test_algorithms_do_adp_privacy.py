@@ -32,14 +32,7 @@ def records(inputs=INPUTS, count=20):
     ]
 
 
-def job_of(
-    *,
-    name="do-adp",
-    data=None,
-    privacy=None,
-    train=None,
-    **options,
-):
+def job_of(*, name="do-adp", data=None, privacy=None, train=None, **options):
     asked = {"epsilon": 1.0, "delta": DELTA, **(privacy or {})}
     config = {
         "task": {"loss": "mse", "model": "linear"},

@@ -21,15 +21,7 @@ FIXED = {"sampling": "fixed", "relation": "replace-one"}
 POISSON = {"sampling": "poisson", "relation": "add-or-remove-one"}
 
 
-def job_of(
-    records,
-    options,
-    budget,
-    *,
-    sampled=FIXED,
-    loss="logistic",
-    **train,
-):
+def job_of(records, options, budget, *, sampled=FIXED, loss="logistic", **train):
     config = {
         "task": {"loss": loss, "model": "logistic"},
         "algorithm": {"name": "fedspd-dp", "clip": CLIP, **options},

@@ -39,14 +39,7 @@ def experiment(folder, name, **options):
     return on_graph(folder, name, steps=STEPS, **{"penalty": ETA, **options})
 
 
-def recursion(
-    run,
-    *,
-    growth=1.0,
-    theta=ETA,
-    recycled=False,
-    slope="none",
-):
+def recursion(run, *, growth=1.0, theta=ETA, recycled=False, slope="none"):
     """Models `[nodes, d]`: each minimiser is found from the problem that it solves, edge by edge.
 
     The objective of node i is <g, x> + R's linearisation + |x - x_i|^2 / (2 gamma) + 2 <lambda, x>

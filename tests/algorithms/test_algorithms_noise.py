@@ -94,12 +94,7 @@ def still_records(case):
     ]
 
 
-def still(
-    case,
-    privacy,
-    steps=STEPS,
-    options=MappingProxyType({}),
-):
+def still(case, privacy, steps=STEPS, options=MappingProxyType({})):
     """A linear model that is zero, and targets that are zero: no gradient at the start."""
     config = experiment(
         case,

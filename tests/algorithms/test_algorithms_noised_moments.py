@@ -219,11 +219,7 @@ def test_many_steps_bring_every_node_to_the_mean():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    noise=st.floats(0, 1e6),
-    loss=st.sampled_from(LOSS_NAMES),
-)
+@given(seed=st.integers(0, 2**32 - 1), noise=st.floats(0, 1e6), loss=st.sampled_from(LOSS_NAMES))
 def test_whatever_is_released_is_solved_as_the_oracle_does(seed, noise, loss):
     """Also where noise leaves negative eigenvalues: scores stay below norms over the ridge."""
     count, draw = OUTPUTS[loss], np.random.default_rng(seed)

@@ -1,7 +1,5 @@
 """An algorithm of a user's own, named in an experiment file, goes wherever those of ours go."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -312,15 +312,7 @@ def test_groups_are_drawn_by_coins_only():
 
 @pytest.mark.parametrize("sampling", ["fixed", "groups"])
 def test_theorem_a_does_not_hold_where_others_share_the_coin(sampling):
-    state = privacy.PrivateState(
-        0.1,
-        1.9,
-        0.1,
-        3.0,
-        9,
-        sampling=sampling,
-        relation="replace-one",
-    )
+    state = privacy.PrivateState(0.1, 1.9, 0.1, 3.0, 9, sampling=sampling, relation="replace-one")
     assert from_statement(to_statement(state)) == state
     loose = privacy.epsilon(state, delta=1e-4)
     poisson = privacy.PrivateState(0.1, 1.9, 0.1, 3.0, 9, relation="replace-one")

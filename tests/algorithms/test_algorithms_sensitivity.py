@@ -231,8 +231,7 @@ def test_all_rows_of_a_person_move_what_is_noised_as_one_record(case, rows, mode
 
 
 @pytest.mark.parametrize(
-    "case",
-    ["fedspd-dp", "fedspd-dp, private", "dpdo", "dp-admm", "dp-radmm-gradient", "privsgp"],
+    "case", ["fedspd-dp", "fedspd-dp, private", "dpdo", "dp-admm", "dp-radmm-gradient", "privsgp"]
 )
 def test_steps_below_a_unit_in_the_last_place_of_the_model(case):
     """Of a model at full size, what one record adds would be lost, or rounded up."""

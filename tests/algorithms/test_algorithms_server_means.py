@@ -31,12 +31,7 @@ METHODS = {
     "srm-clipped": {"name": "dp-srm", "gradient_share": 0.2, "clip": CLIP, "clip_difference": 0.01},
     "srm-sgd": {"name": "dp-srm", "gradient_share": 1.0, "clip": CLIP},
     "svrg": {"name": "ldp-svrg", "anchor_every": 3},
-    "svrg-clipped": {
-        "name": "ldp-svrg",
-        "anchor_every": 3,
-        "clip": CLIP,
-        "clip_difference": 0.01,
-    },
+    "svrg-clipped": {"name": "ldp-svrg", "anchor_every": 3, "clip": CLIP, "clip_difference": 0.01},
     "spider": {"name": "ldp-spider", "anchor_every": 3},
     "spider-clipped": {
         "name": "ldp-spider",
@@ -222,6 +217,7 @@ def test_random_allocation_of_records_to_steps_is_refused():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["srm-clipped", "svrg-clipped", "spider-clipped"])
 def test_secure_sums_are_enough(name):
     """Only the sum of a round is seen, and each client adds less noise."""

@@ -66,6 +66,7 @@ def steps_elsewhere(case, monkeypatch):
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in ROWS if case not in (*WAITING, *TABLES)])
 def test_no_step_waits_for_its_device(case, monkeypatch):
     context = steps_elsewhere(case, monkeypatch)

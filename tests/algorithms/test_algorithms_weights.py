@@ -192,11 +192,7 @@ def test_a_step_is_that_of_one_node_with_all_records(case, weights):
     data, options = regression(SIZES), {**ROWS[case].smooth, **ROWS[case].one_step}
     many, one, equal = (
         train(case, nodes, given, steps=1, options=options).consensus
-        for nodes, given in (
-            (data, weights),
-            ([together(data, copies)], None),
-            (data, "equal"),
-        )
+        for nodes, given in ((data, weights), ([together(data, copies)], None), (data, "equal"))
     )
     torch.testing.assert_close(many, one, rtol=1e-11, atol=1e-12)
     assert float((equal - one).norm()) > 1e-3

@@ -1,7 +1,5 @@
 """`tacit privacy claims`: of the papers, and of an experiment."""
 
-from __future__ import annotations
-
 import json
 import math
 from io import StringIO
@@ -56,8 +54,7 @@ def papers():
 
 def document_of(*arguments):
     """The document as its JSON has it."""
-    document: dict[str, Any] = strict_json(dump(claims_document(*arguments)))
-    return document
+    return strict_json(dump(claims_document(*arguments)))
 
 
 def printed(document, width):
@@ -99,7 +96,7 @@ def test_every_row_is_consistent(papers):
 
 def test_what_the_papers_claim_and_what_holds(papers):
     """Privacy lost under the kindest reading; nothing is said against what is not claimed."""
-    verdicts: dict[str, set[str]] = {}
+    verdicts = {}
     for row in papers["rows"]:
         if row["kindest"]:
             verdicts.setdefault(row["algorithm"], set()).add(row["verdict"])
@@ -139,8 +136,7 @@ def test_the_page_holds_every_section(papers):
 
 def test_the_plan_of_an_experiment(tmp_path):
     file = write_experiment(
-        tmp_path,
-        privacy={"noise_std": None, "epsilon": [1.0, 1.0, 2.0, 2.0], "delta": 1e-5},
+        tmp_path, privacy={"noise_std": None, "epsilon": [1.0, 1.0, 2.0, 2.0], "delta": 1e-5}
     )
     document = document_of(file)
     plan = prepare(load_config(file)).plan
@@ -193,9 +189,7 @@ def test_brackets_are_printed(papers):
 
 def test_an_infinite_claim_is_null_and_said(tmp_path):
     file = write_experiment(
-        tmp_path,
-        algorithm={"name": "const-d2p"},
-        privacy={"noise_std": 1e-4, "noise_seed": 7},
+        tmp_path, algorithm={"name": "const-d2p"}, privacy={"noise_std": 1e-4, "noise_seed": 7}
     )
     for row in document_of(file)["rows"]:
         assert row["claimed"] is None

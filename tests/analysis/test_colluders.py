@@ -1,7 +1,5 @@
 """Epsilon against any number of colluders, recomputed from what a run has left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +15,7 @@ from tacit.analysis.ledger_report import confirm, ledger_document
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.config import load_config
 from tacit.errors import InputError
-from tacit.report.documents.run import ResultDocument, read_result, read_run_folder
+from tacit.report.documents.run import read_result, read_run_folder
 from tacit.report.run_charts import run_charts
 from tacit.training.budget import epsilon_by_colluders
 from tacit.training.consensus import consensus_distances
@@ -57,6 +55,7 @@ def run(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("pairwise") / "run")
 
 
+@pytest.mark.slow
 def test_a_ledger_tells_what_its_plan_told(run):
     plan, ledger, terms = run
     planned = epsilon_by_colluders(plan)
@@ -125,6 +124,7 @@ def test_epsilon_is_that_of_one_noised_sum_by_hand(run):
         assert terms.epsilon_by_colluders[1][node.node] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedavg"])
 def test_a_ledger_tells_what_secure_sums_are_worth(name, tmp_path):
     """By who takes part alone: clients of unequal size, three of five a round."""
@@ -146,6 +146,7 @@ def test_a_ledger_tells_what_secure_sums_are_worth(name, tmp_path):
     assert (confirmed.trust_model, confirmed.colluding) == ("secure-sum", 1)
 
 
+@pytest.mark.slow
 def test_who_is_away_counts_for_nothing_in_that_step(tmp_path):
     """Pairs are among the active nodes of a step, which the mechanisms tell."""
     changes = {"algorithm": {"name": "adp2-sgd"}, "train": {"batch": 20, "steps": 12}}
@@ -160,7 +161,7 @@ def test_who_is_away_counts_for_nothing_in_that_step(tmp_path):
 
 def test_a_result_has_the_terms(tmp_path):
     execute(prepare(load_config(pairwise())), out=tmp_path / "run")
-    result: ResultDocument = read_result(tmp_path / "run" / "result.json")
+    result = read_result(tmp_path / "run" / "result.json")
     assert result.trust_model == "pairwise"
     assert result.trust is not None
     assert result.trust.nodes_by_process == (5,)

@@ -1,7 +1,5 @@
 """What is exported says of raw columns what `predict` says, and nothing of a record it refuses."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import hashlib
@@ -302,13 +300,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in ("cnn", "own", "features") else pytest.mark.slow)
-        for name in MODELS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_models_of_other_inputs_give_the_same(name):
     predictor, shape = MODELS[name]()
     inputs = torch.rand(7, *shape, generator=torch.Generator().manual_seed(3))
@@ -422,12 +415,15 @@ def raw_columns(run):
     }
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_by_the_command_and_is_never_overwritten(run, tmp_path):
     out = tmp_path / "model.onnx"
     ended = tacit("export", run, "--to", "onnx", "--out", out)
     assert ended.code == 0, ended.err
+    assert {one.domain for one in onnx.load(out).opset_import} <= {"", "ai.onnx.ml"}
     session = onnxruntime.InferenceSession(out.read_bytes())
     columns = raw_columns(run)
+    assert {one.name for one in session.get_inputs()} == columns.keys()
     said = session.run(None, columns)
     found = dict(zip([one.name for one in session.get_outputs()], said, strict=True))
     assert_same(found, load_predictor(run).predict(columns))

@@ -1,13 +1,10 @@
 """Counts of labels: what they release, what that costs, and that the data's budget pays for it."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ import tacit
 from communication.memory import at_once, crew_of
 from tacit.analysis.ledger_report import ledger_document
 from tacit.analysis.private_counts import count_labels
-from tacit.config import Config, load_config
+from tacit.config import load_config
 from tacit.data import Dataset, load, partition
 from tacit.errors import BudgetError, InputError, PeerError, RecordsError
 from tacit.privacy.ledger.ledger import read_ledger
@@ -32,7 +29,7 @@ EPSILON, DELTA = 0.5, 1e-5
 
 def digits(folder, **changes):
     """Real digits at three nodes, whose budgets lie in a folder."""
-    file: dict[str, dict[str, Any]] = {
+    file = {
         "task": {"dataset": "digits", "model": "logistic"},
         "nodes": {"count": 3},
         "algorithm": {"name": "privsgp"},
@@ -84,7 +81,7 @@ def test_the_noise_is_that_of_the_gaussian_mechanism_for_one_record(
 
 def histogram(monkeypatch, folder, labels, ids, **privacy):
     """The true counts of a node, which nothing that leaves says, and its plan."""
-    seen: list[Any] = []
+    seen = []
     noised = noised_counts.with_noise
 
     def watched(plan, totals, *rest):
@@ -300,7 +297,7 @@ def test_processes_count_their_own_nodes(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     counted = json.loads(ended.stdout)
-    config: Config = load_config(path)
+    config = load_config(path)
     data = load("digits", data_dir=Path(), seed=config.train.seed)
     parts = partition("iid", data, 4, config.train.seed)
     for part, noised in zip(parts, counted["nodes"], strict=True):

@@ -1,28 +1,19 @@
 """What ledgers say: every epsilon recomputed from the files alone, and from the document alone."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from experiments import strict_json
+from planning_cases import gaussian_delta
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.ledger_report import check_contained, node_list
 from tacit.errors import InputError
-from tacit.privacy import (
-    Gaussian,
-    SampledGaussian,
-    epsilon,
-    from_statement,
-    to_statement,
-)
+from tacit.privacy import Gaussian, SampledGaussian, epsilon, from_statement, to_statement
 from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger
 from tacit.privacy.ledger.shared import (
     SharedLedgers,
@@ -56,8 +47,7 @@ def own(tmp_path):
 
 def ledger_document(path, run=None):
     """What ledgers say, as its JSON has it."""
-    document: dict[str, Any] = strict_json(dump(ledgers.ledger_document(path, run)))
-    return document
+    return strict_json(dump(ledgers.ledger_document(path, run)))
 
 
 def confirm(document):
@@ -100,11 +90,6 @@ def shared(tmp_path):
     return folder
 
 
-def gaussian_delta(epsilon, mu):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
-
-
 def test_a_runs_ledger_is_recomputed(own):
     document = ledger_document(own)
     assert document["path"] == str(own)
@@ -124,7 +109,7 @@ def test_a_runs_ledger_is_recomputed(own):
         assert release["charged"] == [[0, 6, 1], [6, 10, 2], [10, 12, 1]]
         assert release["steps"] == 16
         assert release["epsilon"] == row["epsilon"]
-        assert gaussian_delta(row["epsilon"], 4 / z) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(4 / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
         budget = BUDGETS[node]
         assert row["left"] == (None if budget is None else budget - row["epsilon"])
 
@@ -141,7 +126,7 @@ def test_a_folder_of_ledgers_is_composed_over_runs(shared):
     mu = math.sqrt(20 / 9.0**2 + 5 / 6.0**2)
     for row in document["nodes"]:
         assert [release["steps"] for release in row["releases"]] == [20, 5]
-        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(mu, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
         assert row["epsilon"] < sum(release["epsilon"] for release in row["releases"])
         assert row["left"] == 4.0 - row["epsilon"]
 
@@ -172,7 +157,7 @@ def test_one_run_draws_on_sources_that_it_names(shared):
     assert [row["data"] for row in document["nodes"]] == [f"node {node}" for node in range(7)]
     for node, row in enumerate(document["nodes"]):
         mu = math.sqrt(before + third * (node in (1, 2)))
-        assert gaussian_delta(row["epsilon"], mu) == pytest.approx(1e-5, rel=1e-6)
+        assert gaussian_delta(mu, row["epsilon"]) == pytest.approx(1e-5, rel=1e-6)
     confirm(document)
     # Of one run only what it drew on, with what else was spent of that.
     narrow = ledger_document(shared, "three")["nodes"]
@@ -276,10 +261,7 @@ def test_an_epsilon_that_is_not_finite_is_null(tmp_path, monkeypatch):
     monkeypatch.setattr(ledgers, "cost", lambda mechanism, delta: math.inf)
     path = tmp_path / "ledger.sqlite"
     statement = to_statement(MECHANISMS[0])
-    rows = [
-        NodeStatement(0, statement, 1.0, 1e-5),
-        NodeStatement(1, statement, None, None),
-    ]
+    rows = [NodeStatement(0, statement, 1.0, 1e-5), NodeStatement(1, statement, None, None)]
     with Ledger.create(path, digest="plan", statements=rows) as ledger:
         ledger.reserve(0, 3)
     document = ledger_document(path)

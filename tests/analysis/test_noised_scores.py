@@ -1,7 +1,5 @@
 """Scores of a run's model at home and over sites: what they are, what they cost, who sees them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -326,6 +324,7 @@ def test_an_audit_catches_what_is_counted_twice_or_too_little_noised(
     assert audited(whole, EPSILON) == caught
 
 
+@pytest.mark.slow
 def test_processes_agree_on_model_records_and_groups(home, tmp_path):
     """Before anything is charged; and where they do, both have the same table."""
     other = experiment(home)

@@ -226,6 +226,7 @@ def test_do_adp_and_fedspd_dp_tell_their_conditions():
     assert "gamma_t as" not in broken(promise_of(small))
 
 
+@pytest.mark.slow
 def test_methods_without_a_promise_have_none_and_the_rest_say_what_is_missing():
     for name, row in ALGORITHMS.items():
         promised = name in {"privsgp-vr", "do-adp", "fedspd-dp"} or name.startswith(

@@ -1,11 +1,8 @@
 """`tacit plan --recommend`: from public facts to an experiment that runs as it is."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -19,7 +16,7 @@ from tacit.errors import InputError, PrivateRecordsWarning
 from tacit.models.architectures import build_model, find_loss
 from tacit.training.recommend.complete import mean_noise, signal
 
-TASK: dict[str, dict[str, Any]] = {
+TASK = {
     "task": {"dataset": "digits"},
     "nodes": {"count": 4},
     "privacy": {"epsilon": 3.0, "delta": 1e-4},
@@ -58,6 +55,7 @@ def proposed(found):
     return {choice.name: choice.value for choice in found.choices}
 
 
+@pytest.mark.slow
 def test_it_writes_an_experiment_that_runs_as_it_is():
     answer = tacit("plan", written(), "--recommend")
     assert answer.code == 0, answer.err
@@ -164,11 +162,7 @@ def test_fewer_records_never_get_a_longer_way():
         facts = Facts((records,) * 4, (20,), "cross-entropy", 2)
         found = recommend_for(TASK, facts)
         forecasts = found.document.forecasts
-        assert [row.trust_model for row in forecasts] == [
-            "all-messages",
-            "pairwise",
-            "secure-sum",
-        ]
+        assert [row.trust_model for row in forecasts] == ["all-messages", "pairwise", "secure-sum"]
         noises = [row.noise_norm for row in forecasts]
         assert noises[1] < noises[0]
         assert noises[2] < noises[0]

@@ -1,7 +1,5 @@
 """A run that is stepped by hand is the run that `tacit.train` makes, step by step."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 import numpy as np

@@ -1,23 +1,20 @@
 """Statements: what was charged is what is stated, and the JSON proves itself."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 
 import tacit
 from experiments import experiment, strict_json, tree
 from experiments import tacit as command
+from planning_cases import gaussian_delta
 from tacit.analysis import ledger_report as ledgers
 from tacit.analysis.statement import _unit_assumptions as unit_assumptions
 from tacit.analysis.statement import check_statement, write_statement
@@ -58,13 +55,7 @@ def run(finished, tmp_path):
 
 
 def stated(folder):
-    content: dict[str, Any] = strict_json((folder / "statement.json").read_text())
-    return content
-
-
-def gaussian_delta(epsilon, mu):
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
+    return strict_json((folder / "statement.json").read_text())
 
 
 def test_a_statement_says_what_ran(run):
@@ -80,17 +71,14 @@ def test_a_statement_says_what_ran(run):
         mechanisms = [from_statement(entry.statement) for entry in ledger.statements]
     assert document["run"]["status"] == "done"
     assert document["relation"]["name"] == "add-or-remove-one"
-    assert (document["unit"]["name"], document["trust_model"]["name"]) == (
-        "record",
-        "all-messages",
-    )
+    assert (document["unit"]["name"], document["trust_model"]["name"]) == ("record", "all-messages")
     assert document["not_covered"][:-1] == result["not_covered"]
     assert document["not_covered"][-1].startswith("when a run ends")
     assert document["data_ledger"] is None
     assert len(document["nodes"]) == 4
     for node, row in enumerate(document["nodes"]):
         z = mechanisms[node].noise_multiplier[0]  # type: ignore[union-attr,index]
-        assert gaussian_delta(row["epsilon"], math.sqrt(6) / z) == pytest.approx(1e-5, rel=1e-5)
+        assert gaussian_delta(math.sqrt(6) / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-5)
         assert row["epsilon"] == pytest.approx(result["epsilon"][node], rel=1e-9)
         assert row["claimed"] == result["claimed_epsilon"][node]
         assert row["records"] == result["records"][node]
@@ -138,7 +126,7 @@ def test_steps_that_a_killed_session_booked_are_in_it(run):
     write_statement(run)
     row = stated(run)["nodes"][0]
     assert row["epsilon"] > before
-    assert gaussian_delta(row["epsilon"], 3 / z) == pytest.approx(1e-5, rel=1e-5)
+    assert gaussian_delta(3 / z, row["epsilon"]) == pytest.approx(1e-5, rel=1e-5)
     assert check_statement(run / "statement.json").epsilon > 2.0
 
 
@@ -293,6 +281,7 @@ def test_all_runs_on_the_data_are_stated(tmp_path):
         write_statement(first)
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_older_than_the_statement_is_found(tmp_path):
     privacy = {
         **PRIVATE,
@@ -342,6 +331,7 @@ def digits(first):
     return data.inputs[records], data.targets[records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "others", "privacy"),
     [
@@ -392,7 +382,7 @@ def test_what_is_handed_on_is_the_same_whatever_records_a_run_shares_with_anothe
 
 
 def files_of(statement):
-    files: list[dict[str, Any]] = strict_json(statement.read_text())["data_ledger"]["files"]
+    files = strict_json(statement.read_text())["data_ledger"]["files"]
     return sorted(files, key=lambda file: file["file"])
 
 
@@ -453,14 +443,13 @@ def edited(path, change):
 
 def release_of(document):
     """The first release of the first node."""
-    release: dict[str, Any] = document["ledger"]["nodes"][0]["releases"][0]
-    return release
+    return document["ledger"]["nodes"][0]["releases"][0]
 
 
 def unbounded(ledger):
     """Ledgers of which one account has no epsilon."""
     first, *others = ledger["nodes"]
-    nothing: dict[str, None] = dict.fromkeys(("epsilon", "left", "delta"))
+    nothing = dict.fromkeys(("epsilon", "left", "delta"))
     releases = [{**release, "epsilon": None} for release in first["releases"]]
     return {**ledger, "nodes": [{**first, **nothing, "releases": releases}, *others]}
 
@@ -502,8 +491,7 @@ def test_a_tampered_statement_is_refused(sound, tmp_path, change, said):
 
 
 def terms_of(document):
-    terms: dict[str, Any] = document["ledger"]["trust"]
-    return terms
+    return document["ledger"]["trust"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """What people declare, what follows from the guarantee, and who is told: registry and NIST."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +26,7 @@ from tacit.training.prepare import prepare
 
 NAMES = ("north", "south", "east", "west")
 ODD = 'It said: "yes" - # no\n\t- ü {a}: b'
-SAID: dict[str, Any] = {
+SAID = {
     **{key: f"{ODD} {key}" for key in StatementSection.model_fields},
     "organisation_kind": "Nonprofit",
     "sector": "healthcare",
@@ -62,7 +59,7 @@ OPTIONAL = {"data_product_sector", "release_type_details", "additional_informati
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Six steps of PrivSGP on every record, of which everything is declared."""
-    folder: Path = tmp_path_factory.mktemp("declared") / "run"
+    folder = tmp_path_factory.mktemp("declared") / "run"
     private = {"noise_std": None, "noise_seed": None, "epsilon": 2.0}
     settings = experiment(privacy=private, nodes={"names": list(NAMES)}, statement=SAID)
     execute(prepare(load_config(settings)), out=folder)
@@ -190,6 +187,7 @@ def test_the_curve_of_a_gaussian_is_the_closed_form(mu):
     assert np.all(exact <= other + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_curve_of_sampled_steps_holds_beside_another_accountant():
     mechanism = SampledGaussian(sample_rate=0.05, noise_multiplier=1.0, steps=40)
     other = pld.from_gaussian_mechanism(1.0, sampling_prob=0.05).self_compose(40)

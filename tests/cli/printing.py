@@ -4,18 +4,14 @@
 and `printed/COMMAND.json` anew. A commit that is meant to change one of them says why.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import tomli_w
@@ -43,7 +39,7 @@ def changed(**changes):
     }
 
 
-FILES: Mapping[str, Any] = {
+FILES = {
     "run.toml": RUN,
     "private.toml": changed(privacy={"noise_seed": None, "ledger": "books"}),
     "pairs.toml": changed(privacy={"noise": "pairwise", "colluding": 1}),
@@ -93,7 +89,7 @@ FILES: Mapping[str, Any] = {
     },
 }
 
-COMMANDS: Mapping[str, str] = {
+COMMANDS = {
     "algorithms": "algorithms",
     "plan": "plan run.toml",
     "plan-pairs": "plan pairs.toml",

@@ -1,7 +1,5 @@
 """The command line: exit codes, one line for each wrong input, and what is printed and left."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path
@@ -11,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from experiments import (
-    Answer,
     experiment,
     strict_json,
     tacit,
@@ -444,7 +441,7 @@ def test_a_defect_exits_with_1_and_asks_for_a_report(file, monkeypatch):
 @pytest.mark.surroundings
 @pytest.mark.process
 def test_exit_codes_of_real_processes(file, folder):
-    answers: list[Answer] = [
+    answers = [
         wait_tacit("train", file, "--out", folder / "run", "--quiet"),
         wait_tacit("plan", file, *sets("privacy.epsilon=0.4")),
     ]

@@ -3,15 +3,13 @@
 The way on that a line names is gone, and leads on.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 
 import pytest
 import tomli_w
 
-from experiments import Answer, experiment, strict_json, tacit, write_experiment
+from experiments import experiment, strict_json, tacit, write_experiment
 from tacit.cli.signals import ANEW, INTERRUPTED
 from tacit.config import load_config
 from tacit.report.documents.status import STATUS
@@ -26,7 +24,7 @@ def cut(*arguments, **named):
 
 def second(function):
     """Ctrl-C when it is called for the second time."""
-    calls: list[int] = []
+    calls = []
 
     def called(*arguments, **named):
         calls.append(1)
@@ -142,7 +140,7 @@ def test_a_run_goes_on_with_as_many_processes(cut_off):
     (run / "rank-0000").mkdir()
     (run / "rank-0000" / STATUS).write_text(json.dumps({**status, "sites": sites}))
     (run / STATUS).unlink()
-    answer: Answer = tacit("train", file, "--out", run, "--resume")
+    answer = tacit("train", file, "--out", run, "--resume")
     assert answer.code == 2
     assert answer.refusal.rstrip() == (
         f"tacit: number of processes = 1: the run in {run} was begun by 3, and goes on with as "

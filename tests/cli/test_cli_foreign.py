@@ -1,10 +1,7 @@
 """Folders and files of somebody else: none of their code is called, and none of them is endless."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +39,7 @@ def naming(run, section, key, value):
 def test_what_a_run_folder_names_is_called_with_trust_alone(run, key):
     reference = f"{write_module(run.parent, CALLED)}:make"
     naming(run, "task", key, (reference,) if key == "metric" else reference)
-    doors: list[Callable[[], object]] = [
+    doors = [
         lambda: library.load_model(run),
         lambda: evaluate_run(run),
         lambda: run_experiment(run, False),

@@ -1,11 +1,7 @@
 """`tacit launch`: what is checked before anything starts, what is handed on, and one real run."""
 
-from __future__ import annotations
-
 import inspect
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import typer
@@ -33,7 +29,7 @@ def call(*arguments):
 @pytest.fixture
 def calls(monkeypatch):
     """What the processes would have been started with; the first launch exits with 0, then 4."""
-    made: list[tuple[Sequence[str], int, dict[str, Any]]] = []
+    made = []
 
     def record(arguments, processes, **options):
         made.append((arguments, processes, options))

@@ -1,7 +1,5 @@
 """Predictions of new records: from a run folder, from a result, and by other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

@@ -1,7 +1,5 @@
 """Every command prints of fixed runs what it printed before: see `printing`."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

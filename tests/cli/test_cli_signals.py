@@ -1,7 +1,5 @@
 """Ctrl-C at the start, once and twice, and a standard output that is full: one line each."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`tacit tune` in processes of its own: killed at any moment, and resumed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -62,7 +60,7 @@ def test_a_search_that_is_killed_again_and_again_keeps_its_budget(tmp_path):
         lambda: any((out / "trials" / "0003").glob("checkpoint-*")),
         lambda: (out / "winner.toml").exists(),
     ]
-    more: list[object] = []
+    more = []
     for moment in moments:
         ended(start_tacit("tune", file, "--out", out, *more), moment)
         more = ["--resume"]

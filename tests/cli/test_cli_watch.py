@@ -1,7 +1,5 @@
 """`tacit watch`: what it shows of a run, of one that is over, and of folders that say nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
@@ -168,7 +166,7 @@ def test_of_a_run_that_has_ended_everything_is_said_once(run, state):
 
 
 def test_it_goes_on_until_the_run_has_ended(run):
-    waits: list[float] = []
+    waits = []
     own, sleep = threading.current_thread(), time.sleep
 
     def wait(seconds):
@@ -272,6 +270,7 @@ def test_a_run_can_be_watched_when_it_is_over(tmp_path):
     assert seen.ended
 
 
+@pytest.mark.slow
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_no_content_is_more_than_a_refusal(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("any")

@@ -1,7 +1,5 @@
 """Sixty and more wrong command lines: one plain line each, with the key and what would be right."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -44,7 +42,7 @@ def empty(): return (inputs[:0], labels[:0]), None
 # an experiment, {own} a module of the user's.
 TRAIN = "train {file} --out new --set "
 PLAN = "plan {file} --set "
-WRONG: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+WRONG = (
     # Commands, options and files.
     ("trian {file}", 2, ("trian", "--help")),
     ("train", 2, ("FILE",)),

@@ -1,10 +1,7 @@
 """Crews for tests: threads, or turns of one thread, stand for processes, and memory for a link."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict, deque
-from typing import Any
 
 import torch
 
@@ -154,7 +151,7 @@ def crew_of(processes, **more):
 
 def at_once(work, ranks, limit=150.0):
     """What each rank's work returns, or the exception that it raises, in the order of ranks."""
-    results: dict[int, Any] = {}
+    results = {}
 
     def one(rank):
         try:
@@ -177,7 +174,7 @@ def train(files, out, *, resume=False, asked=None):
     Args:
         asked: by rank, what says after each step whether it was asked to stop.
     """
-    crew = crew_of(len(files), limit=60.0)
+    crew = crew_of(len(files), limit=120.0)
 
     def run(rank):
         more = {} if asked is None else {"should_stop": asked[rank]}

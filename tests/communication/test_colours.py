@@ -1,9 +1,6 @@
 """What leaves a node has a colour, and the border asks for it."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +32,7 @@ def exchanges():
     both = weights_of(np.full((2, 2), 0.5))
     every = weights_of(np.full((4, 4), 0.25))
     graphs = Graphs(lambda k: every, 1, "doubly-stochastic")
-    channel: Any = Silent()
+    channel = Silent()
     return [
         InProcessExchange([both], dtype=torch.float32, device=CPU),
         BetweenProcesses(channel, [0, 0, 1, 1], graphs, dtype=torch.float32, device=CPU),

@@ -1,11 +1,8 @@
 """Keys of pairs: the same at both ends, new at every start, and nobody else's."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from threading import Barrier
-from typing import Any
 
 import pytest
 import torch
@@ -42,7 +39,7 @@ class Together(Peers):
 
 def agreed(purpose="a test", tell=lambda to, of, said: said):
     """What three processes agree on, by rank."""
-    room: dict[int, Any] = {}
+    room = {}
     gate = Barrier(3)
     with ThreadPoolExecutor(3) as pool:
         return list(

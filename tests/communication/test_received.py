@@ -1,18 +1,15 @@
 """The border: ten thousand wrong values end a run in one plain line at most, and change nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,11 +41,7 @@ from tacit.training.job import Job
 from tacit.training.loop import _folders, _run_id
 from tacit.training.prepare import prepare
 from tacit.training.processes.agreement import agreed_folder, compare, counts
-from tacit.training.processes.communication import (
-    graphs_of,
-    local_exchange,
-    open_communication,
-)
+from tacit.training.processes.communication import graphs_of, local_exchange, open_communication
 from tacit.training.run_folder import checkpoint as checkpoints
 from tacit.training.run_folder.folder import RunFolder
 from tacit.training.state import _agreed_end, _common_checkpoint, _merged, begin, together
@@ -56,7 +49,7 @@ from tacit.training.state import _agreed_end, _common_checkpoint, _merged, begin
 VALUES = 10_000
 LIMIT = 60.0  # seconds; a tenth of it suffices
 
-EVIL: Sequence[str] = (
+EVIL = (
     "null", "true", "false", "0", "-1", "-0.0", "1.0", "1e15", "-1e9", "1e999", "-1e999", "NaN",
     "Infinity", "1000000000000000", "-1000000000000000000", "9007199254740993", str(2**64),
     "9" * 4000, "9" * 5000, '""', '"0"', '"\\u001b[2J\\u0007"', '"a\\nb"', '"\\ud800"',
@@ -172,8 +165,8 @@ class Seat:
 def seat(tmp_path_factory):
     outsider = Outsider(random.Random(12), honest=True)
     place = Place(0, 2, "127.0.0.1", 1, keeps_store=False, run_id="a-run")
-    stand_in: Any = outsider
-    watch: Any = Quiet()
+    stand_in = outsider
+    watch = Quiet()
     cluster = Cluster(place, stand_in, stand_in, watch, timeout=5.0)
     changes = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}
     config = load_config(experiment(privacy=changes, train={"steps": 60}))
@@ -279,7 +272,7 @@ def summed_up(seat):
     assert seat.cluster.share("summary", own, received.SUMMARY)[0] is own
 
 
-READERS: Sequence[Callable[[Seat], None]] = (
+READERS = (
     reserved, ended, gone_on, agreed, named, identified, saved, stopped, reported, beaten,
     summed_up,
 )  # fmt: skip
@@ -332,7 +325,7 @@ def test_what_is_right_passes_all_readers(seat):
 
 def part_of(job):
     """What rank 0 measures; of rank 1 it would be the same but for the nodes."""
-    state: Any = None
+    state = None
     models = job.model.start(2, job.dtype, job.device)
     part = measure(job, models, models.mean(0), state, local_exchange(job), whole=False)
     said = opened(part, "a part")
@@ -468,7 +461,7 @@ def test_wrong_messages_are_dropped_or_end_in_a_peer_error(seat):
     job = seat.job
     rows = torch.ones(2, job.plan.parameters, dtype=job.dtype)
     for tolerate in (False, True):
-        channel: Any = Spoilt(random.Random(7))
+        channel = Spoilt(random.Random(7))
         exchange = BetweenProcesses(
             channel, job.placement.ranks, graphs_of(job), dtype=job.dtype, device=job.device,
             tolerate=tolerate,

@@ -1,7 +1,5 @@
 """StopVote: all ranks stop at the same step, whatever their skew and whoever is asked when."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -177,7 +175,7 @@ def test_ranks_a_few_steps_apart_do_not_wait_once_the_gaps_have_grown():
 def test_the_slowest_rank_says_how_far_apart_rounds_are():
     board, now = Board(), 0.0
     votes = StopVote(MemoryCrew(0, 2, board), 0, clock=lambda: now)
-    rounds: list[int] = []
+    rounds = []
     for step in range(20):
         now += 1e-4  # rank 0 would like 5000 steps
         cast, key = board.written, f"vote {len(rounds) - 1}"

@@ -1,5 +1,6 @@
 """The experiment file: defaults, overrides, round trips, and what is refused."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,8 +10,19 @@ from hypothesis import strategies as st
 
 from experiments import experiment, write_experiment
 from tacit.algorithms import ALGORITHMS
-from tacit.config import Config, StatementSection, load_config, to_toml
+from tacit.config import (
+    Config,
+    StatementSection,
+    flat,
+    free_keys,
+    known_as,
+    load_config,
+    site_keys,
+    to_toml,
+)
 from tacit.errors import InputError
+from tacit.topology.graphs import GRAPHS
+from tacit.topology.own import build_schedule
 
 DIGITS = {"task": {"dataset": "digits"}}
 
@@ -540,3 +552,115 @@ def test_budgets_of_the_data_are_read_and_kept():
     unset = load_config({**DIGITS, "privacy": {"ledger": "ledgers"}})
     assert (unset.privacy.ledger_epsilon, unset.privacy.ledger_delta) == (None, None)
     assert "ledger_epsilon" not in to_toml(unset)
+
+
+# Which keys may differ between sites, and at a resume: the pages say what the marks say.
+
+
+NAMED = [load_config(experiment(algorithm={"name": name})) for name in ("privsgp", "privsgp-vr")]
+SITE_KEYS, FREE_KEYS = (frozenset().union(*map(keys, NAMED)) for keys in (site_keys, free_keys))
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def named(page, before, after):
+    """The keys that a page names between two phrases."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return set(re.findall(r"`(\w+\.\w+)`", text.partition(before)[2].partition(after)[0]))
+
+
+def test_pages_name_the_keys_that_may_differ():
+    resumed = {key for key in FREE_KEYS if not key.startswith(("promise.", "statement."))}
+    assert named("reference/run-folder.md", "These keys may differ", "\n\n") == resumed
+    assert named("how-to/processes.md", "keys may differ between sites", "\n\n") == SITE_KEYS
+    assert named("how-to/deploy.md", "have ended again. Only", "may |") == SITE_KEYS
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "known"),
+    [
+        ({"train": {"patience": 7.0}}, "train.patience", 3600.0),
+        ({"nodes": {"data": "by-rank", "source": "a.npz"}}, "nodes.source", "{node}"),
+        (
+            {"algorithm": {"name": "dyn-d2p"}, "promise": {"smoothness": 2.0}},
+            "promise.smoothness",
+            None,
+        ),
+        ({"statement": {"contact": "a phone"}}, "statement.contact", None),
+        ({"train": {"steps": 7}}, "train.steps", 7),
+    ],
+)
+def test_a_run_is_known_without_what_may_differ(changes, key, known):
+    if "nodes" in changes:
+        changes = {**changes, "task": {"dataset": None, "outputs": 10}}
+    config = load_config(experiment(**changes))
+    whole = flat(known_as(config))
+    assert whole.get(key) == known
+    assert flat(known_as(config, ())) == flat(config)
+    kept = {name: value for name, value in flat(config).items() if name not in whole}
+    assert kept.keys() <= SITE_KEYS | FREE_KEYS
+
+
+# What a file says by itself that cannot be is refused with the file, before a record is read.
+
+
+CONTRADICTIONS = [
+    ({"task": {"features_cache": "cache"}}, "task.features_cache", "goes with task.features"),
+    ({"task": {"model": "mpl"}}, "task.model", "not a model; did you mean 'mlp'"),
+    ({"topology": {"graph": "rign"}}, "topology.graph", "did you mean 'ring'"),
+    ({"topology": {"graph": "ring", "degree": 4}}, "topology.degree", "ring takes none"),
+    ({"topology": {"graph": "ring", "shape": [2, 2]}}, "topology.shape", "ring takes none"),
+    ({"topology": {"probability": 0.5}}, "topology.probability", "exponential takes none"),
+    ({"topology": {"graph": "k-regular"}}, "topology.degree", "k-regular needs it"),
+    ({"topology": {"mixing": "metropolis"}}, "topology.mixing", "exponential is directed"),
+    (
+        {"algorithm": {"name": "dp-fedavg"}, "topology": {"mixing": "uniform"}},
+        "topology.mixing",
+        "dp-fedavg has a server",
+    ),
+    (
+        {"algorithm": {"name": "dp-fedavg"}, "topology": {"graph": "ring"}},
+        "topology.graph",
+        "dp-fedavg has a server",
+    ),
+    (
+        {"algorithm": {"name": "dp2-sgd"}, "topology": {"graph": "exponential"}},
+        "topology.graph",
+        "is directed, and dp2-sgd needs symmetric weights",
+    ),
+    (
+        {"algorithm": {"name": "dp-fedavg"}, "topology": {"rounds": 2}},
+        "topology.rounds",
+        "dp-fedavg has a server",
+    ),
+    (
+        {"algorithm": {"name": "privsgp-vr", "state": "private"}, "faults": {"down": [[0, 1, 2]]}},
+        "faults.down",
+        "privsgp-vr takes gradients as differences",
+    ),
+    (
+        {"algorithm": {"momentum": 0.5}, "faults": {"down": [[0, 1, 2]]}},
+        "faults.down",
+        "set algorithm.momentum = 0",
+    ),
+    ({"nodes": {"partition": "idd"}}, "nodes.partition", "did you mean 'iid'"),
+    ({"nodes": {"alpha": 0.5}}, "nodes.alpha", "partition 'iid' does not take it"),
+    ({"nodes": {"partition": "by:label", "per_node": 3}}, "nodes.per_node", "does not take it"),
+]
+
+
+@pytest.mark.parametrize(("changes", "where", "why"), CONTRADICTIONS)
+def test_it_is_refused_with_the_file(changes, where, why):
+    with pytest.raises(InputError) as refused:
+        load_config(experiment(**changes))
+    assert refused.value.where == where
+    assert why in str(refused.value)
+
+
+def test_what_is_known_of_a_named_graph_is_so():
+    keys = {"degree": 4, "shape": (2, 3), "probability": 0.9}
+    for name, kind in GRAPHS.items():
+        given = {key: keys[key] for key in kind.takes}
+        for nodes in [6] if kind.takes else [2, 8] if name == "hypercube" else range(1, 10):
+            made = build_schedule(name, nodes, **given)
+            assert (kind.directed and nodes > 2) == made.directed, (name, nodes)
+            assert (kind.periodic and nodes > 2) == (made.period > 1), (name, nodes)

@@ -5,8 +5,6 @@ entry: two values that give different results, or the test that shows what it do
 says itself where it would do nothing (`Idle`) must be refused there.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import warnings
@@ -29,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Sections = Mapping[str, Mapping[str, Any]]
 
 STEPS = 6
-BASE: Sections = {
+BASE = {
     "task": {"model": "logistic", "loss": "logistic"},
     "privacy": {"noise_std": 0.1, "noise_seed": 1, "accounting": "none"},
     "train": {"steps": STEPS, "batch": 2, "evaluate_every": 3, "dtype": "float64"},
@@ -39,7 +37,7 @@ BASE: Sections = {
 
 def combined(*changes):
     """Sections with the keys of all, the last one first."""
-    merged: dict[str, dict[str, Any]] = {}
+    merged = {}
     for sections in changes:
         for section, values in sections.items():
             merged[section] = {**merged.get(section, {}), **values}
@@ -66,7 +64,7 @@ def outcome(sections, folder=None, *, given=True):
         section: {key: value for key, value in values.items() if value is not None}
         for section, values in sections.items()
     }
-    data: dict[str, Any] = {"nodes": list(records()), "test": records()[0]} if given else {}
+    data = {"nodes": list(records()), "test": records()[0]} if given else {}
     out = None if folder is None else folder / "run"
     before = set() if folder is None else {*folder.rglob("*")}
     with warnings.catch_warnings():
@@ -122,7 +120,7 @@ _CLIPPED = {"clip": 0.05}
 _MASKED = {"compressor": "rand-k", "keep": 0.5}
 _PAPER = {"inverse_step": "paper"}
 
-OPTIONS: Mapping[str, Option] = {
+OPTIONS = {
     "learning_rate": Option((0.1, 0.4), idle={"inverse_step": 2.0}),
     "learning_rate_schedule": Option(("constant", "cosine"), idle={"inverse_step": 2.0}),
     "warm_up": Option((0, 3)),
@@ -176,7 +174,7 @@ OPTIONS: Mapping[str, Option] = {
 _EVERY_OTHER = {"anchor_every": 2}
 _ONLY_ANCHORS = {"anchor_every": 1}
 # Where an algorithm takes other values than most.
-OWN: Mapping[tuple[str, str], Option] = {
+OWN = {
     ("dpdo", "clip_norm"): Option(("l1", "l2")),
     ("cpgt", "clip_norm"): Option(("l1", "l2")),
     ("dpdo", "regulariser"): Option(("none", "box"), {"learning_rate": 20.0}),
@@ -234,7 +232,7 @@ def only_value(about):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """`outcome` of an experiment, made once; `FOLDER` in it is one for its own files."""
-    known: dict[str, str] = {}
+    known = {}
 
     def run_once(sections):
         key = json.dumps(sections, sort_keys=True)
@@ -248,6 +246,7 @@ def run(tmp_path_factory):
     return run_once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), options_of_algorithms())
 def test_an_option_does_something_or_is_refused(name, key, run):
     about = ALGORITHMS[name].options.model_fields[key]
@@ -271,7 +270,7 @@ _NOISE_ALONE = "says how noise is divided, and there is none"
 _CLAIM = (
     "is of the claim's conditions as well, and nothing is claimed of noise that is not accounted"
 )
-SETTINGS: Mapping[str, Sections] = {
+SETTINGS = {
     "without noise": {
         "privacy": {"noise_std": None, "epsilon": "none", "accounting": None, "noise_seed": None}
     },
@@ -285,7 +284,7 @@ SETTINGS: Mapping[str, Sections] = {
     "an average": {"train": {"average": "tail:0.5"}},
 }
 # (algorithm or "", option, setting or other option): where two values give one result, and why.
-WITHOUT_EFFECT: Mapping[tuple[str, str, str], str] = {
+WITHOUT_EFFECT = {
     ("", "budget_growth", "without noise"): _NOISE_ALONE,
     ("", "noise_schedule", "without noise"): _NOISE_ALONE,
     ("", "noise_decay", "without noise"): _NOISE_ALONE,
@@ -318,12 +317,12 @@ TIMES = 2
 @functools.cache
 def turns():
     """(option, setting or other option) with the algorithms in which it is tried, in turn."""
-    having: dict[tuple[str, str], list[str]] = {}
+    having = {}
     for name, key in options_of_algorithms():
         if not only_value(ALGORITHMS[name].options.model_fields[key]):
             for label, _, _ in beside(name, key):
                 having.setdefault((key, label), []).append(name)
-    tried: dict[tuple[str, str], set[str]] = {}
+    tried = {}
     for number, ((key, label), names) in enumerate(having.items()):
         special = {row for row, *pair in WITHOUT_EFFECT if pair == [key, label]}
         apart = max(1, len(names) // TIMES)
@@ -421,29 +420,29 @@ class Key:
     elsewhere: str = ""
 
 
-READ: Sections = {
+READ = {
     "task": {"dataset": "effects_data:load", "loss": "cross-entropy"},
     "nodes": {"count": 3},
 }
-PEOPLE: Sections = combined(READ, {"task": {"dataset": "effects_data:people"}})
-BY_PERSON: Sections = {"privacy": {"unit": "column:person"}}
-FILES: Sections = {
+PEOPLE = combined(READ, {"task": {"dataset": "effects_data:people"}})
+BY_PERSON = {"privacy": {"unit": "column:person"}}
+FILES = {
     "task": {"dataset": "svmlight:some.svm", "data_dir": "one", "features": 4},
     "nodes": {"count": 3},
 }
-TABLE: Sections = {
+TABLE = {
     "task": {"dataset": "csv:some.csv", "loss": "cross-entropy"},
     "nodes": {"count": 3, "partition": "iid"},
 }
-CERTIFIED: Sections = {
+CERTIFIED = {
     "privacy": {"accounting": None, "noise_std": None, "epsilon": 2.0, "delta": 1e-3},
     "algorithm": {"name": "privsgp"},
     "train": {"batch": "all"},
 }
-SIX: Sections = {"task": READ["task"], "nodes": {"count": 6}, "algorithm": {"name": "dp2-sgd"}}
-REGULAR: Sections = {"topology": {"graph": "k-regular"}}
-TORUS: Sections = {"topology": {"graph": "torus"}}
-DRAWN: Sections = {"topology": {"graph": "erdos-renyi"}}
+SIX = {"task": READ["task"], "nodes": {"count": 6}, "algorithm": {"name": "dp2-sgd"}}
+REGULAR = {"topology": {"graph": "k-regular"}}
+TORUS = {"topology": {"graph": "torus"}}
+DRAWN = {"topology": {"graph": "erdos-renyi"}}
 PAIRWISE = combined(SIX, {"topology": {"graph": "ring"}, "privacy": {"noise": "pairwise"}})
 ELSEWHERE_LEDGER = "tests/training/test_shared_budgets.py::"
 RANKS = "tests/communication/cluster/"
@@ -451,7 +450,7 @@ SITES = "tests/communication/secure/test_secure_absence.py::"
 PROMISE = "tests/analysis/test_promise.py::"
 STATED = "tests/analysis/test_statement_declared.py::"
 
-KEYS: Mapping[str, Key] = {
+KEYS = {
     "task.dataset": Key(("effects_data:load", "effects_data:others"), READ, given=False),
     "task.model": Key(("logistic", "mlp")),
     "task.outputs": Key((3, 4), combined(READ, {"task": {"model": "mlp"}}), given=False),
@@ -461,7 +460,7 @@ KEYS: Mapping[str, Key] = {
         given=False,
     ),
     "task.input_bound": Key((None, 0.1)),
-    "task.target_bound": Key(elsewhere="tests/training/test_scale.py::test_targets_far_outside"),
+    "task.target_bound": Key(elsewhere="tests/training/test_prepare.py::test_targets_far_outside"),
     "task.features": Key((None, "effects_data:squares")),
     "task.labels": Key(([-1, 1], [1, -1]), FILES, given=False),
     "task.index_base": Key((0, 1), FILES, given=False),
@@ -532,8 +531,7 @@ KEYS: Mapping[str, Key] = {
     "privacy.bands": Key(
         (2, 3),
         combined(
-            CERTIFIED,
-            {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic", "batch": 2}},
+            CERTIFIED, {"privacy": {"noise": "banded"}, "train": {"sampling": "cyclic", "batch": 2}}
         ),
     ),
     "privacy.pair_noise": Key((1.0, 4.0), combined(CERTIFIED, {"privacy": {"noise": "pairwise"}})),
@@ -730,7 +728,7 @@ def test_a_key_does_something_or_is_refused(name, folder, tmp_path, monkeypatch)
 
 # (key, method): where two values give one result, and why.
 _C2 = "is read for any method by `tacit plan --optimise`, and by the claims of two"
-METHODS_WITHOUT: Mapping[tuple[str, str], str] = {
+METHODS_WITHOUT = {
     **{
         ("privacy.published_constant", name): _C2
         for name in ("dyn-d2p", "dyn-c", "dyn-mu", "const-d2p", "dyn-general", "do-adp")
@@ -769,7 +767,7 @@ def test_a_key_does_something_or_is_refused_for_methods_in_turn(
             place = tmp_path / f"{method} {number}"
             place.mkdir()
             value = str(place / value) if name == "privacy.ledger" and value else value
-            quiet: Sections = {} if row.private else {"privacy": {"noise_std": None}}
+            quiet = {} if row.private else {"privacy": {"noise_std": None}}
             sections = combined(
                 BASE, about.rest, {"algorithm": {"name": method}}, quiet, {section: {key: value}}
             )

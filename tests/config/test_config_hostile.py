@@ -1,10 +1,7 @@
 """Experiments that are broken, huge or hostile: one plain line, soon, never a defect of ours."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
-from typing import Any
 
 import pytest
 import tomli_w
@@ -20,13 +17,13 @@ DEEP = 100_000
 
 
 def nested(depth):
-    value: Any = 1
+    value = 1
     for _ in range(depth):
         value = [value]
     return value
 
 
-VALUES: list[Any] = [
+VALUES = [
     *(0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**12, 10**400, -(10**400)),
     *(
         0.0,
@@ -99,7 +96,7 @@ NUMBERS = [value for value in VALUES if isinstance(value, int | float)]
 def mutated(random, known, values=VALUES):
     """An experiment that is right, some of whose keys and sections are not."""
     name = random.choice(sorted(ALGORITHMS))
-    made: dict[Any, Any] = experiment(algorithm={"name": name})
+    made = experiment(algorithm={"name": name})
     if not ALGORITHMS[name].private:
         del made["privacy"]
     own = {**known, "algorithm": sorted(ALGORITHMS[name].options.model_fields)}
@@ -165,6 +162,7 @@ def test_a_key_without_its_section_is_told_where_it_belongs(section):
             assert home.endswith(f".{key}")
 
 
+@pytest.mark.slow
 def test_what_is_accepted_is_planned_or_refused_soon():
     """No value that is accepted makes a plan hang, or fail as if the defect were ours."""
     drawn, known = random.Random(1), keys()

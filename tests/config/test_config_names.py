@@ -1,11 +1,8 @@
 """Numbers of nodes go to parties by name, through every door, in whatever order they stand."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -20,7 +17,6 @@ from experiments import write_module
 from tacit.communication.peers import Peers, PeerState
 from tacit.config import Config, load_config, to_toml
 from tacit.errors import InputError, RecordsError
-from tacit.training.plan import Plan
 from tacit.training.prepare import prepare
 from tacit.training.records import node_records
 
@@ -138,7 +134,7 @@ def by_estimator(folder, order, tables):
     return model.fit(np.array(labs)[:, None], ills, nodes=list(owners)).result_.plan
 
 
-DOORS: dict[str, Callable[[Path, Sequence[str], Tables], Plan]] = {
+DOORS = {
     "a table in TOML": by_table,
     "by:COLUMN of a function": by_column,
     "nodes= as a mapping": by_mapping,

@@ -1,7 +1,5 @@
 """However an experiment is spelt, it is the same: file, mapping, overrides, objects, copies."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Mapping
@@ -33,7 +31,7 @@ from tacit.config import (
 from tacit.errors import InputError
 
 Sections = Mapping[str, Mapping[str, Any]]
-KINDS: Mapping[str, Callable[..., Any]] = {
+KINDS = {
     "task": Task,
     "nodes": Nodes,
     "topology": Topology,
@@ -149,7 +147,7 @@ def as_copy(sections):
     return other.model_copy(update=made)
 
 
-SPELLINGS: Mapping[str, Callable[[Sections], Config]] = {
+SPELLINGS = {
     "file": as_file,
     "saved": as_saved,
     "overrides": as_overrides,
@@ -170,6 +168,7 @@ NAMING = ("objects", "options", "validated again", "json", "copy")
 """Spellings that always name an algorithm, so that nothing of it is open."""
 
 
+@pytest.mark.slow
 @given(experiments())
 def test_every_spelling_is_the_same_experiment(sections):
     plain = load_config(sections)

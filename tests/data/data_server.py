@@ -1,7 +1,5 @@
 """A server of files on this machine, to download from."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a CSV file becomes by a schema, slowly: Python's reader, and one field after the other."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io

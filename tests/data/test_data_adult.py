@@ -106,6 +106,7 @@ def encoded(line):
     return [value / norm for value in features]
 
 
+@pytest.mark.slow
 def test_the_real_files(adult_dir):
     data = load("adult", data_dir=adult_dir)
     assert data.test is not None

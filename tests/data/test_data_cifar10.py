@@ -1,7 +1,5 @@
 """CIFAR-10 from small folders and archives, made as the published ones are, and from bad ones."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Files that lie about their size, unpack to more than memory takes, or are damaged anywhere."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -11,7 +9,6 @@ import tarfile
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -245,7 +242,7 @@ def test_a_pickle_may_not_ask_for_a_memo_of_gigabytes():
 
 # Damage anywhere
 
-READERS: dict[str, Callable[[Path], object]] = {
+READERS = {
     "0.npz": lambda path: load_own(str(path), (0,)),
     "0.safetensors": lambda path: load_own(str(path), (0,)),
     "images": read_idx,
@@ -303,7 +300,7 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(name, tmp_path):
     path.write_bytes(original)
     READERS[name](path)
     draw = np.random.default_rng(zlib.crc32(name.encode()))
-    said: list[str] = []
+    said = []
     with little_memory(64 * MIB):
         for _ in range(150):
             path.write_bytes(mutated(original, draw))

@@ -32,6 +32,7 @@ def refused(path, *words, rank=None):
         assert word in caught.value.expected
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), compressed=st.booleans())
 def test_reads_what_was_written(idx_bytes, data, compressed):

@@ -6,8 +6,6 @@ nothing that another node holds may differ, and neither may anything that is sen
 source is a row of `SOURCES`.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import types
@@ -230,7 +228,7 @@ def tensors(path, inputs, targets):
 
 FILE_LABELS = (1, 3, 4)
 COUNTED = {"features": 3, "labels": list(FILE_LABELS)}
-SOURCES: Mapping[str, Source] = {
+SOURCES = {
     "csv": Source(of_table("csv", csv)),
     "csv by rank": Source(of_own_tables("csv", csv)),
     "parquet": Source(of_table("parquet", parquet)),
@@ -389,6 +387,7 @@ def one_differs(one, other):
     return len(longer) - len(shorter) == 1 and shorter[same:] == longer[same + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_record_decides_about_nothing_but_itself(name):
     source = SOURCES[name]

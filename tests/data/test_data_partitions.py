@@ -1,9 +1,5 @@
 """Partitions: properties that hold for every data set, and each kind's own promise."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -34,7 +30,7 @@ def divisions(draw):
         labels = np.unique(labels, return_inverse=True)[1]
     nodes = labels.max() + 1 if kind == "by:label" else draw(st.integers(1, len(labels)))
     alphas = st.sampled_from([1e-300, 0.01, 0.5, 100.0, 1e300])
-    parameters: dict[str, st.SearchStrategy[Any]] = {
+    parameters = {
         "dirichlet": st.fixed_dictionaries({"alpha": alphas}),
         "shards": st.fixed_dictionaries({"per_node": st.integers(1, len(labels) // nodes)}),
         "equal": st.fixed_dictionaries({"per_node": st.integers(1, len(labels) // nodes)}),
@@ -42,6 +38,7 @@ def divisions(draw):
     return kind, labels, nodes, draw(parameters.get(kind, st.just({})))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(division=divisions(), seed=st.integers(0, 2**40))
 def test_every_partition_gives_each_record_to_one_node_and_none_is_empty(division, seed):
@@ -134,9 +131,7 @@ def test_labels_are_divided_as_they_are_declared():
     parts = partition("by:label", task(labels, 4), 4, 0)
     assert [part.tolist() for part in parts] == [[1], [0, 2], [3], []]
     signs = TaskData(
-        "some",
-        Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])),
-        values={"label": (-1, 1)},
+        "some", Dataset(torch.zeros(3, 1), torch.tensor([1, -1, 1])), values={"label": (-1, 1)}
     )
     assert [part.tolist() for part in partition("by:label", signs, 2, 0)] == [[1], [0, 2]]
 

@@ -1,11 +1,8 @@
 """Files of svmlight and LIBSVM against a reader of a few lines and against damaged files."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +21,7 @@ from tacit.training.prepare import prepare
 
 TRAIN = "+1 1:0.5 3:2\n-1 2:1 # a comment\n\n-1 5:-1e-3\n"
 TEST = "-1 1:4\n+1 4:0.25\n"
-PACK: dict[str, Callable[[bytes], bytes]] = {
+PACK = {
     "": lambda content: content,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,

@@ -1,12 +1,9 @@
 """A table becomes numbers by its schema: bounds hold, records stay apart, nothing is quoted."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,17 +15,19 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from slow_tables import unit
 
-from tacit import Schema
+import tacit
 from tacit.data.formats.adult import CATEGORIES, COLUMNS, LABELS, NUMBERS, read_adult
+from tacit.data.tables import Schema
 from tacit.data.tables.dialect import Dialect
 from tacit.data.tables.fields import canonical, field_text, read_number
 from tacit.data.tables.kinds import NumberTarget
 from tacit.data.tables.reading import read_table
 from tacit.data.tables.schema import default_schema
 from tacit.errors import InputError, RecordsError
+from tacit.models.architectures import Embedded, tables_of
 
 SECRET = "Vogelsang"
-DECLARED: dict[str, Any] = {
+DECLARED = {
     "confirmed_public": True,
     "target": {"column": "ill", "kind": "class", "labels": ["no", "yes"]},
     "node": {"column": "clinic", "values": ["north", "south"]},
@@ -50,7 +49,7 @@ DECLARED: dict[str, Any] = {
     },
 }
 SCHEMA = Schema(**DECLARED)
-ROWS: dict[str, list[Any]] = {
+ROWS = {
     "clinic": ["south", "north", "south"],
     "name": ["a", "b", "c"],
     "age": [60, 130, 0],
@@ -147,6 +146,7 @@ def test_the_encoding_never_leaves_its_bounds(records):
     assert float(inputs.double().norm(dim=1).max()) <= SCHEMA.norm_bound * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(RECORD, min_size=2, max_size=6))
 def test_a_record_is_encoded_as_if_it_were_alone(records):
@@ -397,7 +397,7 @@ def test_what_nobody_has_confirmed_is_named():
 
 def adult_schema():
     """What is publicly known of Adult, as a schema."""
-    columns: dict[str, Any] = {}
+    columns = {}
     for name in COLUMNS[:-1]:
         if name in NUMBERS:
             low, high, logarithmic = NUMBERS[name]
@@ -410,12 +410,7 @@ def adult_schema():
                 "missing": "category",
             }
     target = {"column": COLUMNS[-1], "kind": "class", "labels": list(LABELS)}
-    return {
-        "confirmed_public": True,
-        "missing_words": ["?"],
-        "target": target,
-        "columns": columns,
-    }
+    return {"confirmed_public": True, "missing_words": ["?"], "target": target, "columns": columns}
 
 
 def test_adult_as_csv_is_what_scikit_learn_makes_of_it(adult_dir, tmp_path):
@@ -492,3 +487,84 @@ def test_equal_values_that_are_written_in_two_ways_stay_what_they_are():
     whole = schema.dataset(pd.DataFrame({"x": values, "y": [0, 0, 1]}))
     less = schema.dataset(pd.DataFrame({"x": values[1:], "y": [0, 1]}))
     assert whole.inputs[1:].equal(less.inputs)
+
+
+# `embed = 8` of a category: one code in a row, and an embedding beside the numbers.
+
+
+CODES = [f"C{number:03}" for number in range(900)]
+COLUMN = {"kind": "category", "values": CODES, "unknown": "other", "embed": 8}
+EMBEDDED = {
+    "confirmed_public": True,
+    "target": {"column": "died", "kind": "class", "labels": ["no", "yes"]},
+    "node": {"column": "site", "values": ["north", "south"]},
+    "columns": {
+        "age": {"kind": "number", "low": 0, "high": 100, "missing": "indicator"},
+        "main.code": COLUMN,
+        "ward": {"kind": "category", "values": ["A", "B"]},
+    },
+}
+
+
+def frame(records=400):
+    draws = np.random.default_rng(0)
+    codes = draws.integers(0, 900, records)
+    return pd.DataFrame(
+        {
+            "site": np.where(np.arange(records) % 2, "north", "south"),
+            "age": draws.integers(20, 90, records).astype(float),
+            "main.code": np.array([*CODES, "elsewhere"])[np.where(codes == 5, 900, codes)],
+            "ward": draws.choice(["A", "B"], records),
+            "died": np.where(codes % 2, "yes", "no"),
+        }
+    )
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_table_is_trained_and_its_model_is_loaded(model, tmp_path):
+    schema, table = Schema.of(EMBEDDED), frame()
+    experiment = {
+        "task": {"model": model, "dataset": "given"},
+        "algorithm": {"name": "dp2-sgd", "learning_rate": 2.0, "clip": 1.0},
+        "privacy": {"epsilon": "none"},
+        "train": {"steps": 3, "batch": "all"},
+    }
+    out = tmp_path / "run"
+    result = tacit.train(experiment, nodes=table, test=table, schema=schema, out=str(out))
+    assert result.job.model.path == "taps"
+    assert result.job.train.packed.words == "numbers floating [4], main.code integer []"
+    with torch.no_grad():
+        given = schema.inputs(table)
+        assert given["main.code"].max() == 900
+        made = result.model("consensus")(given)
+        again = tacit.load_model(out)(given)
+    assert torch.equal(made, again)
+    share = float((made.argmax(1) == schema.dataset(table).targets).double().mean())
+    assert result.metrics["test_accuracy"][-1]["consensus"] == pytest.approx(share)
+
+
+def test_without_embed_nothing_of_a_schema_changes():
+    plain = {**COLUMN, "embed": None}
+    without = {key: value for key, value in COLUMN.items() if key != "embed"}
+    digests = {
+        Schema.of({**EMBEDDED, "columns": {"main.code": column}}).digest
+        for column in (plain, without, COLUMN)
+    }
+    assert len(digests) == 2
+    with pytest.raises(InputError, match="embed"):
+        Schema.of({**EMBEDDED, "columns": {"main.code": {**COLUMN, "embed": 0}}})
+
+
+def test_columns_may_be_called_as_parts_of_modules_are():
+    names = ("type", "items", "a.b", "a_b", "a%2Eb", "weight", "tables.x.weight", "of ", "größe")
+    tables = {name: (4, width) for width, name in enumerate(names, 1)}
+    model = Embedded(tables, torch.nn.Linear(1 + sum(range(len(names) + 1)), 2))
+    record = {name: torch.tensor([row % 4]) for row, name in enumerate(names)}
+    rows = [model.state_dict()[f"tables.{key}.weight"] for key in model.tables]
+    looked_up = [table[row % 4] for row, table in enumerate(rows)]
+    wanted = model.model(torch.cat([torch.ones(1), *looked_up]))
+    assert model({"numbers": torch.ones(1, 1), **record})[0].allclose(wanted)
+    assert tables_of(model.state_dict()) == tables
+    columns = {**EMBEDDED["columns"], "numbers": COLUMN}
+    with pytest.raises(InputError, match=r"schema\.columns\.numbers .*rename it"):
+        Schema.of({**EMBEDDED, "columns": columns})

@@ -1,7 +1,5 @@
 """How a file is written is its own: dialects, folders of Parquet, and columns of every type."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import math
@@ -55,7 +53,7 @@ SCHEMA = schema_of(
     ward=WARD,
     seen={"kind": "date", "low": "2024-01-01", "high": "2025-01-01", "missing": "indicator"},
 )
-CHANGED: dict[str, tuple[str, str | bytes]] = {
+CHANGED = {
     "separator": ('separator = "|"', PLAIN.replace(",", "|")),
     "decimal": (
         'separator = ";"\ndecimal = ","',
@@ -403,6 +401,7 @@ def test_records_without_a_target_are_left_out_where_the_schema_says_so(kind):
 # Types that other programs write.
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.sampled_from([None, "a", "b", "3"]), min_size=1, max_size=8),
@@ -496,9 +495,7 @@ def test_columns_of_any_type_have_texts(column):
     if column is None:
         pytest.skip("this PyArrow has no such type")
     known = [str(value) for value in column.to_pylist() if value is not None]
-    schema = schema_of(
-        x={"kind": "category", "values": known or ["a"], "missing": "category"},
-    )
+    schema = schema_of(x={"kind": "category", "values": known or ["a"], "missing": "category"})
     several = pa.chunked_array([column[:1], column[1:1], column[1:]])
     for values in (column, several):
         found = schema.inputs(pa.table({"x": values}))

@@ -1,9 +1,10 @@
 """Tables that are read by columns are those that are read field by field."""
 
-from __future__ import annotations
-
 import datetime
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def _put(text: str, places: list[int], sign: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     text=st.one_of(LOOSE, WHOLE, DAMAGED),
@@ -135,7 +137,7 @@ ODD_WORDS = """TRUE True 1 1.0 0 0.0 yes No t F f.0 y null NULL ? 2024-05-31 202
 BLANKS = ["", " ", "  7 ", "\t7", "7\n", "\u00a07", "7 8", "a\nb", 'a "b" c', "a,b", " NA ", "\0"]
 ODD = st.sampled_from([*ODD_NUMBERS.split(), *ODD_WORDS.split(), *BLANKS])
 CELLS = st.one_of(FLOATS, ODD, ODD, st.dates().map(str), st.sampled_from(["a", "b", "3", "true"]))
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "number": {"kind": "number", "low": -100, "high": 100},
     "filled": {
         "kind": "number",
@@ -159,6 +161,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
@@ -275,6 +278,7 @@ def carriers(table: pa.Table, folder) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(records=RECORDS)
 def test_a_table_is_the_same_however_it_comes(tmp_path_factory, records):
@@ -283,3 +287,16 @@ def test_a_table_is_the_same_however_it_comes(tmp_path_factory, records):
     wanted = TOGETHER.inputs({name: [record[name] for record in records] for name in records[0]})
     for name, found in carriers(table, folder).items():
         assert TOGETHER.inputs(found).numpy().tobytes() == wanted.numpy().tobytes(), name
+
+
+# The benchmark of tables runs, at a tiny size, and loses no record.
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs():
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "tables.py"
+    command = [sys.executable, str(script), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    for form in ("csv", "parquet", "folder", "frame"):
+        assert f"300 x 29 as {form}" in done.stderr
+        assert f"│ {form}" in done.stdout

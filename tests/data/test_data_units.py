@@ -1,7 +1,5 @@
 """Whose rows are whose: whole persons to a node, to a test set, to a batch; and how many rows."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

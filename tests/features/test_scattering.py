@@ -1,7 +1,5 @@
 """Scattering is what its definition says, and what kymatio computes."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -108,7 +106,7 @@ def by_definition(values, scales):
         low = convolved(found, lower(smooth, resolution)).real
         return low[::step, ::step][1:-1, 1:-1]
 
-    orders: list[list[Array]] = [[read(signal, 0)], [], []]
+    orders = [[read(signal, 0)], [], []]
     for (j, _), wave in waves.items():
         step = 2**j
         first = np.abs(convolved(signal, wave))[::step, ::step]

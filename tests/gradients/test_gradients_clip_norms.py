@@ -23,7 +23,7 @@ def ready(shape, *layers):
     return model
 
 
-MODELS: dict[str, tuple[Make, tuple[int, ...]]] = {
+MODELS = {
     "outer products": (plain, (4,)),
     "convolution, in groups": (lambda: ready((4, 3, 3), nn.Conv2d(4, 6, 3, groups=2)), (4, 3, 3)),
     "positions, materialised": (lambda: ready((2, 5, 5), nn.Conv2d(2, 3, 3)), (2, 5, 5)),

@@ -1,7 +1,5 @@
 """Dropout: masks of the records' own, the same sums however the batch is made, and the bound."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gradient_problems import OwnNorm, assert_moved_at_most
@@ -196,8 +194,7 @@ def test_an_axis_that_is_not_of_records_is_refused():
             self.layer, self.dropout = nn.Linear(WIDTH, 3), Dropout(0.5)
 
         def forward(self, inputs):
-            outputs: Tensor = self.dropout(self.layer(inputs).T).T
-            return outputs
+            return self.dropout(self.layer(inputs).T).T
 
     with pytest.raises(InputError, match="the first axis must be the 4 records") as caught:
         stacked(Turned())

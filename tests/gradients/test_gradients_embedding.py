@@ -1,7 +1,6 @@
 """Embeddings by taps: against a loop over records, and their sparse form against the whole one."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -78,7 +77,7 @@ def bags(mode, padding=None):
     )
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS = {
     "words": (Words, (6,)),
     "words, long": (Words, (40,)),
     "words, padded": (lambda: Words(2), (6,)),

@@ -21,6 +21,10 @@ from tacit.gradients.probe import probe_of
 
 FLOAT32 = torch.float32
 DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
+EVERY_LOSS = pytest.mark.parametrize(
+    ("loss", "outputs"),
+    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
+)
 WIDTH = 7
 
 
@@ -31,27 +35,63 @@ def targets_of(loss, outputs, shape, draws):
 
 
 @cache
-def built(loss, outputs, dtype, bias=True):
+def built(loss, outputs, dtype, bias=True, width=WIDTH):
     draws = generator(3)
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        module = nn.Linear(WIDTH, outputs, bias=bias)
-    examples = torch.randn(4, WIDTH, generator=draws), targets_of(loss, outputs, (4,), draws)
+        module = nn.Linear(width, outputs, bias=bias)
+    examples = torch.randn(4, width, generator=draws), targets_of(loss, outputs, (4,), draws)
     model = build(module, LOSSES[loss], *examples, dtype=dtype, device="cpu")
     assert model.path == "closed form"
     return model
 
 
 def by_taps(model):
-    """The same model, without the loop."""
+    """The same model, without a closed form."""
     return replace(model, path="taps", loop=None)
 
 
+def assert_taps_do(model, batch, clip, norm, close):
+    """What a model finds of a batch is what taps find, where that is a number."""
+    inputs = batch[1]
+    found, right = (each.gradient(*batch, norm=norm) for each in (model, by_taps(model)))
+    scale = max(1.0, right.total.abs().max().item()) if clip is None else clip
+    sums = {**close, "atol": close["atol"] + saturated(inputs, scale, norm)}
+    norms = {**close, "atol": close["atol"] + saturated(inputs, 1.0)}
+    torch.testing.assert_close(found.total / scale, right.total / scale, **sums)
+    assert torch.equal(torch.isinf(found.norms), torch.isinf(right.norms))
+    kept = torch.isfinite(right.losses) & (right.losses < 1e30)
+    torch.testing.assert_close(found.losses[kept], right.losses[kept], **close)
+    bounded = torch.isfinite(right.norms)
+    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **norms)
+
+
+def assert_a_record_moves_the_sum(dtype, loss, outputs, seed, size, spread, clip, norm, count):
+    """Sums and bounds as the rational numbers that they are; the other records are like it."""
+    model, draws = built(loss, outputs, dtype), generator(seed)
+    noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
+    smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
+    inputs = (10.0**size * noise * smaller).to(dtype)
+    targets = targets_of(loss, outputs, (1, count), draws)
+    if loss in OF_NUMBERS:
+        targets = targets * 10.0 ** min(size, 30)
+    at = model.start(1, dtype, "cpu")
+    mask = torch.ones(1, count, dtype=torch.bool)
+    place = seed % count
+    sums = []
+    for record in (inputs[0, place], -3 * inputs[0, place], torch.full((WIDTH,), math.nan)):
+        changed = inputs.clone()
+        changed[0, place] = record
+        sums.append(model.gradient(at, changed, targets, mask, clip, norm=norm).total)
+    assert all(bool(torch.isfinite(total).all()) for total in sums)
+    one, other, without = sums
+    assert_moved_at_most(one, without, clip, norm)
+    assert_moved_at_most(other, without, clip, norm)
+    assert_moved_at_most(one, other, 2 * clip, norm)
+
+
 @DTYPES
-@pytest.mark.parametrize(
-    ("loss", "outputs"),
-    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
-)
+@EVERY_LOSS
 @FEW
 @given(
     seed=st.integers(0, 2**31),
@@ -73,25 +113,12 @@ def test_the_loop_does_what_taps_do(
     at += 0.5 * torch.randn(at.shape, generator=draws).to(dtype)
     if spoilt is not None and clip is not None:
         inputs[1, 0, 2] = spoilt
-    batch = at, inputs, targets, mask, clip
-    found, right = (each.gradient(*batch, norm=norm) for each in (model, by_taps(model)))
     close = {"rtol": 1e-3, "atol": 1e-4} if dtype == FLOAT32 else {"rtol": 1e-9, "atol": 1e-11}
-    scale = max(1.0, right.total.abs().max().item()) if clip is None else clip
-    sums = {**close, "atol": close["atol"] + saturated(inputs, scale, norm)}
-    norms = {**close, "atol": close["atol"] + saturated(inputs, 1.0)}
-    torch.testing.assert_close(found.total / scale, right.total / scale, **sums)
-    assert torch.equal(torch.isinf(found.norms), torch.isinf(right.norms))
-    kept = torch.isfinite(right.losses) & (right.losses < 1e30)
-    torch.testing.assert_close(found.losses[kept], right.losses[kept], **close)
-    bounded = torch.isfinite(right.norms)
-    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **norms)
+    assert_taps_do(model, (at, inputs, targets, mask, clip), clip, norm, close)
 
 
 @DTYPES
-@pytest.mark.parametrize(
-    ("loss", "outputs"),
-    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
-)
+@EVERY_LOSS
 @FEW
 @given(
     seed=st.integers(0, 2**31),
@@ -101,29 +128,8 @@ def test_the_loop_does_what_taps_do(
     norm=st.sampled_from(["l2", "l1", "automatic"]),
     count=st.sampled_from([1, 5, 130]),
 )
-def test_a_record_moves_the_loops_sum_by_the_bound_at_most(
-    dtype, loss, outputs, seed, size, spread, clip, norm, count
-):
-    """Sums and bounds as the rational numbers that they are; the other records are like it."""
-    model, draws = built(loss, outputs, dtype), generator(seed)
-    noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
-    smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
-    inputs = (10.0**size * noise * smaller).to(dtype)
-    targets = targets_of(loss, outputs, (1, count), draws)
-    if loss in OF_NUMBERS:
-        targets = targets * 10.0 ** min(size, 30)
-    at = model.start(1, dtype, "cpu")
-    mask = torch.ones(1, count, dtype=torch.bool)
-    place = seed % count
-    sums = []
-    for record in (inputs[0, place], -3 * inputs[0, place], torch.full((WIDTH,), math.nan)):
-        changed = inputs.clone()
-        changed[0, place] = record
-        sums.append(model.gradient(at, changed, targets, mask, clip, norm=norm).total)
-    one, other, without = sums
-    assert_moved_at_most(one, without, clip, norm)
-    assert_moved_at_most(other, without, clip, norm)
-    assert_moved_at_most(one, other, 2 * clip, norm)
+def test_a_record_moves_the_loops_sum_by_the_bound_at_most(dtype, loss, outputs, **drawn):
+    assert_a_record_moves_the_sum(dtype, loss, outputs, **drawn)
 
 
 @DTYPES
@@ -145,6 +151,10 @@ def test_what_masked_slots_hold_is_not_read(dtype):
 
 @pytest.mark.parametrize("label", [-1, 4, 2**62])
 def test_a_label_that_is_no_class_reads_no_memory(label):
+    assert_reads_no_memory(label)
+
+
+def assert_reads_no_memory(label):
     model = built("cross-entropy", 4, FLOAT64)
     batch = torch.ones(1, 1, WIDTH, dtype=FLOAT64), torch.tensor([[label]])
     at = model.start(1, FLOAT64, "cpu")
@@ -242,10 +252,14 @@ def test_records_of_any_floating_type_are_taken(dtype, given):
 
 
 def test_batches_need_not_be_contiguous():
+    assert_need_not_be_contiguous(5)
+
+
+def assert_need_not_be_contiguous(count):
     model, draws = built("mse", 3, FLOAT64), generator(2)
-    inputs = torch.randn(WIDTH, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
-    targets = torch.randn(3, 5, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
-    mask = torch.ones(5, 2, dtype=torch.bool).t()
+    inputs = torch.randn(WIDTH, count, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    targets = torch.randn(3, count, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
+    mask = torch.ones(count, 2, dtype=torch.bool).t()
     at = model.start(1, FLOAT64, "cpu").expand(2, -1)
     found = model.gradient(at, inputs, targets, mask, 0.5).total
     right = by_taps(model).gradient(at, inputs, targets, mask, 0.5).total
@@ -272,6 +286,10 @@ def test_other_devices_and_other_losses_go_by_taps():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_outputs_of_all_nodes_are_those_of_each(bias):
+    assert_outputs_are_those_of_each(bias)
+
+
+def assert_outputs_are_those_of_each(bias):
     model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
     at = model.start(3, FLOAT64, "cpu")
     at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)

@@ -1,30 +1,31 @@
 """Wide linear models by blocks of records: against taps, in exact numbers, and what they leave."""
 
 import math
-from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
-from gradient_problems import FEW, FLOAT64, assert_moved_at_most, generator, saturated
+from gradient_problems import FEW, FLOAT64, generator
 from hypothesis import given
 from hypothesis import strategies as st
+from test_gradients_linear import (
+    DTYPES,
+    EVERY_LOSS,
+    FLOAT32,
+    WIDTH,
+    assert_a_record_moves_the_sum,
+    assert_need_not_be_contiguous,
+    assert_outputs_are_those_of_each,
+    assert_reads_no_memory,
+    assert_taps_do,
+    built,
+    by_taps,
+    targets_of,
+)
 from torch import nn
 
 from tacit.gradients import LOSSES, build, linear, stacked
-from tacit.gradients.losses import OF_NUMBERS
 
-FLOAT32 = torch.float32
-DTYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=["float32", "float64"])
-EVERY_LOSS = pytest.mark.parametrize(
-    ("loss", "outputs"),
-    [("logistic", 1), ("cross-entropy", 4), ("mse", 1), ("mse", 3), ("huber", 3)],
-)
-WIDTH = 7
-CLOSE = {
-    FLOAT32: {"rtol": 1e-2, "atol": 1e-4},
-    FLOAT64: {"rtol": 1e-9, "atol": 1e-11},
-}
+CLOSE = {FLOAT32: {"rtol": 1e-2, "atol": 1e-4}, FLOAT64: {"rtol": 1e-9, "atol": 1e-11}}
 
 
 @pytest.fixture
@@ -38,29 +39,6 @@ def narrow():
 
 
 NARROW = pytest.mark.usefixtures("narrow")
-
-
-def targets_of(loss, outputs, shape, draws):
-    if loss in OF_NUMBERS:
-        return torch.randn(*shape, outputs, generator=draws, dtype=FLOAT64)
-    return torch.randint(0, 2 if loss == "logistic" else outputs, shape, generator=draws)
-
-
-@cache
-def built(loss, outputs, dtype, bias=True, width=WIDTH):
-    draws = generator(3)
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        module = nn.Linear(width, outputs, bias=bias)
-    examples = torch.randn(4, width, generator=draws), targets_of(loss, outputs, (4,), draws)
-    model = build(module, LOSSES[loss], *examples, dtype=dtype, device="cpu")
-    assert model.path == "closed form"
-    return model
-
-
-def by_taps(model):
-    """The same model, without a closed form."""
-    return replace(model, path="taps", loop=None)
 
 
 @NARROW
@@ -91,17 +69,7 @@ def test_blocks_do_what_taps_do(
     if spoilt is not None and clip is not None:
         inputs[1, 0, 2] = spoilt
     bound = clip * torch.tensor([1.0, 0.3, 7.0]) if clip is not None and each else clip
-    batch = at, inputs, targets, mask, bound
-    found, right = (one.gradient(*batch, norm=norm) for one in (model, by_taps(model)))
-    scale = max(1.0, right.total.abs().max().item()) if clip is None else clip
-    sums = {**CLOSE[dtype], "atol": CLOSE[dtype]["atol"] + saturated(inputs, scale, norm)}
-    norms = {**CLOSE[dtype], "atol": CLOSE[dtype]["atol"] + saturated(inputs, 1.0)}
-    torch.testing.assert_close(found.total / scale, right.total / scale, **sums)
-    assert torch.equal(torch.isinf(found.norms), torch.isinf(right.norms))
-    kept = torch.isfinite(right.losses) & (right.losses < 1e30)
-    torch.testing.assert_close(found.losses[kept], right.losses[kept], **CLOSE[dtype])
-    bounded = torch.isfinite(right.norms)
-    torch.testing.assert_close(found.norms[bounded], right.norms[bounded], **norms)
+    assert_taps_do(model, (at, inputs, targets, mask, bound), clip, norm, CLOSE[dtype])
 
 
 @NARROW
@@ -116,30 +84,8 @@ def test_blocks_do_what_taps_do(
     norm=st.sampled_from(linear.LOOP_NORMS),
     count=st.sampled_from([1, 5, 20, 128, 130, 300]),
 )
-def test_a_record_moves_the_sum_of_blocks_by_the_bound_at_most(
-    dtype, loss, outputs, seed, size, spread, clip, norm, count
-):
-    """Sums and bounds as the rational numbers that they are; the other records are like it."""
-    model, draws = built(loss, outputs, dtype), generator(seed)
-    noise = torch.randn(1, count, WIDTH, generator=draws, dtype=FLOAT64)
-    smaller = torch.rand(noise.shape, generator=draws, dtype=FLOAT64).mul(-2.3 * spread).exp()
-    inputs = (10.0**size * noise * smaller).to(dtype)
-    targets = targets_of(loss, outputs, (1, count), draws)
-    if loss in OF_NUMBERS:
-        targets = targets * 10.0 ** min(size, 30)
-    at = model.start(1, dtype, "cpu")
-    mask = torch.ones(1, count, dtype=torch.bool)
-    place = seed % count
-    sums = []
-    for record in (inputs[0, place], -3 * inputs[0, place], torch.full((WIDTH,), math.nan)):
-        changed = inputs.clone()
-        changed[0, place] = record
-        sums.append(model.gradient(at, changed, targets, mask, clip, norm=norm).total)
-    assert all(bool(torch.isfinite(total).all()) for total in sums)
-    one, other, without = sums
-    assert_moved_at_most(one, without, clip, norm)
-    assert_moved_at_most(other, without, clip, norm)
-    assert_moved_at_most(one, other, 2 * clip, norm)
+def test_a_record_moves_the_sum_of_blocks_by_the_bound_at_most(dtype, loss, outputs, **drawn):
+    assert_a_record_moves_the_sum(dtype, loss, outputs, **drawn)
 
 
 @NARROW
@@ -227,12 +173,7 @@ def test_without_clipping_a_record_that_is_not_finite_shows():
 @NARROW
 @pytest.mark.parametrize("label", [-1, 4, 2**62])
 def test_a_label_that_is_no_class_reads_no_memory_of_others(label):
-    model = built("cross-entropy", 4, FLOAT64)
-    batch = torch.ones(1, 1, WIDTH, dtype=FLOAT64), torch.tensor([[label]])
-    at = model.start(1, FLOAT64, "cpu")
-    found = model.gradient(at, *batch, torch.ones(1, 1, dtype=torch.bool), 1.0)
-    assert bool(torch.isnan(found.losses).all())
-    assert bool(found.total.norm() <= 1.0)
+    assert_reads_no_memory(label)
 
 
 @NARROW
@@ -280,8 +221,7 @@ def test_rows_of_nodes_are_read_as_padded_batches_are():
 @NARROW
 @DTYPES
 @pytest.mark.parametrize(
-    "given",
-    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64],
+    "given", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64]
 )
 def test_records_of_any_type_are_taken_by_blocks(dtype, given):
     model, draws = built("mse", 3, dtype), generator(1)
@@ -298,14 +238,7 @@ def test_records_of_any_type_are_taken_by_blocks(dtype, given):
 
 @NARROW
 def test_batches_of_blocks_need_not_be_contiguous():
-    model, draws = built("mse", 3, FLOAT64), generator(2)
-    inputs = torch.randn(WIDTH, 40, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
-    targets = torch.randn(3, 40, 2, generator=draws, dtype=FLOAT64).permute(2, 1, 0)
-    mask = torch.ones(40, 2, dtype=torch.bool).t()
-    at = model.start(1, FLOAT64, "cpu").expand(2, -1)
-    found = model.gradient(at, inputs, targets, mask, 0.5).total
-    right = by_taps(model).gradient(at, inputs, targets, mask, 0.5).total
-    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-9)
+    assert_need_not_be_contiguous(40)
 
 
 @NARROW
@@ -338,14 +271,7 @@ def test_autocast_does_not_reach_the_sums_of_blocks():
 @NARROW
 @pytest.mark.parametrize("bias", [True, False])
 def test_outputs_of_all_nodes_in_one_product_are_those_of_each(bias):
-    model, draws = built("cross-entropy", 4, FLOAT64, bias), generator(1)
-    at = model.start(3, FLOAT64, "cpu")
-    at += torch.randn(at.shape, generator=draws, dtype=FLOAT64)
-    inputs = torch.randn(9, WIDTH, generator=draws)
-    found, right = (each.outputs(at, inputs) for each in (model, by_taps(model)))
-    assert found.dtype == FLOAT64
-    assert not found.requires_grad
-    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-14)
+    assert_outputs_are_those_of_each(bias)
 
 
 def test_small_layers_and_small_batches_are_not_cut_into_blocks():

@@ -1,12 +1,8 @@
 """Models that return more than a prediction: the part is taken, the module stays the user's own."""
 
-from __future__ import annotations
-
 from collections import namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -27,7 +23,7 @@ class Answer:
     hidden: Tensor
 
 
-RETURNS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+RETURNS = {
     "dict": lambda logits, hidden: {"logits": logits, "hidden": hidden},
     "dataclass": Answer,
     "named tuple": Pair,
@@ -189,6 +185,7 @@ def test_a_linear_model_with_an_output_is_not_taken_for_a_linear_model():
     assert float(right.float().mean()) > 0.9
 
 
+@pytest.mark.slow
 def test_of_a_model_with_an_output_no_smoothness_is_proved():
     generator = torch.Generator().manual_seed(4)
     inputs = torch.randn(40, WIDTH, generator=generator)

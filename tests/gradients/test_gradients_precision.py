@@ -10,13 +10,7 @@ import torch
 from gradient_problems import FEW, assert_moved_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gradients_sensitivity import (
-    MODELS,
-    NODES,
-    RECORDS,
-    adversarial,
-    built,
-)
+from test_gradients_sensitivity import MODELS, NODES, RECORDS, adversarial, built
 from torch import nn
 
 from tacit.data import StackedData

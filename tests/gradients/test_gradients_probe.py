@@ -114,8 +114,7 @@ def test_what_torch_func_cannot_batch_is_refused_in_one_line():
 
 
 @pytest.mark.parametrize(
-    "module",
-    [nn.Dropout(0.0), nn.InstanceNorm1d(2), nn.Softmax(dim=1), nn.LayerNorm(2)],
+    "module", [nn.Dropout(0.0), nn.InstanceNorm1d(2), nn.Softmax(dim=1), nn.LayerNorm(2)]
 )
 def test_harmless_modules_are_accepted(module):
     model = nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2)), module, nn.Flatten())

@@ -3,26 +3,21 @@
 That one record moves a sum by C at most is in `test_gradients_sensitivity.py`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from gradient_problems import FLOAT64, assert_equal, problem
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import InputError
 from tacit.gradients import Recurrent
 
-KINDS: dict[str, Callable[..., nn.RNNBase]] = {
+KINDS = {
     "LSTM": nn.LSTM,
     "GRU": nn.GRU,
     "RNN, tanh": nn.RNN,
     "RNN, relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
 }
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "one layer": {"batch_first": True},
     "steps first, without bias": {"bias": False},
     "two layers, both ways": {"batch_first": True, "num_layers": 2, "bidirectional": True},
@@ -98,8 +93,7 @@ class Last(nn.Module):
         self.inner, self.head = inner, nn.Linear(width, 3)
 
     def forward(self, inputs):
-        outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
-        return outputs
+        return self.head(self.inner(inputs)[0][:, -1])
 
 
 def tagger(kind, **options):
@@ -131,8 +125,7 @@ class Twice(nn.Module):
 
     def forward(self, inputs):
         _, state = self.inner(inputs)
-        outputs: Tensor = self.head(self.inner(inputs.flip(1), state)[0].mean(1))
-        return outputs
+        return self.head(self.inner(inputs.flip(1), state)[0].mean(1))
 
 
 @pytest.mark.parametrize(("trained", "path"), [(True, "taps"), (False, "functional")])

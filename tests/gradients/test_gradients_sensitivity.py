@@ -4,21 +4,18 @@ A record that is not finite contributes exactly zero, so it serves as the null r
 batches that differ in one slot. Both sums are read as the rational numbers that they are.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 import torch
-from gradient_problems import FEW, assert_moved_at_most
+from gradient_problems import FEW, Tied, assert_moved_at_most
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.errors import InputError
-from tacit.gradients import LOSSES, Dropout, Recurrent, StackedModel, build, record_coins
+from tacit.gradients import LOSSES, Dropout, Recurrent, build, record_coins
 
 FLOAT32, FLOAT64 = torch.float32, torch.float64
 NODES, RECORDS = 2, 5
@@ -32,20 +29,8 @@ class Tokens(nn.Module):
         self.inner = inner
 
     def forward(self, inputs):
-        outputs: Tensor = self.inner(inputs).sum(dim=1)
+        outputs = self.inner(inputs).sum(dim=1)
         return outputs[:, :3]
-
-
-class Tied(nn.Module):
-    """One weight in two layers, for which there are no taps."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, inputs):
-        outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
-        return outputs
 
 
 class Attention(nn.Module):
@@ -67,19 +52,17 @@ class Counted(nn.Module):
 
     def forward(self, inputs):
         ids = inputs.nan_to_num(nan=0.0).clamp(-9, 9).round().long().remainder(5)
-        outputs: Tensor = self.layer((self.rows(ids) * inputs.unsqueeze(2)).sum(dim=1))
-        return outputs
+        return self.layer((self.rows(ids) * inputs.unsqueeze(2)).sum(dim=1))
 
 
 class First(nn.Sequential):
     """The first of what a layer returns."""
 
     def forward(self, inputs):
-        outputs: Tensor = super().forward(inputs)[0]
-        return outputs
+        return super().forward(inputs)[0]
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS = {
     "linear": (lambda: nn.Linear(6, 3), (6,)),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)), (6,)),
     "tokens, Gram matrices": (lambda: Tokens(nn.Linear(24, 20)), (4, 24)),
@@ -128,7 +111,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "dropout, functional": (lambda: nn.Sequential(Dropout(0.4), Tied()), (6,)),
 }
-_BUILT: dict[tuple[str, torch.dtype, int | None, str], tuple[StackedModel, Tensor]] = {}
+_BUILT = {}
 ARITHMETIC = pytest.mark.parametrize(
     ("dtype", "precision"),
     [(FLOAT32, "float32"), (FLOAT64, "float32"), (FLOAT32, "bf16")],
@@ -396,14 +379,12 @@ class Rescaling(nn.Module):
         self.layer = nn.Linear(6, 3)
 
     def forward(self, inputs):
-        outputs: Tensor = self.layer(inputs / 255 if bool(inputs.max() > 10) else inputs)
-        return outputs
+        return self.layer(inputs / 255 if bool(inputs.max() > 10) else inputs)
 
 
 class Relative(Rescaling):
     def forward(self, inputs):
-        outputs: Tensor = self.layer(inputs / inputs.abs().amax().clamp(min=10))
-        return outputs
+        return self.layer(inputs / inputs.abs().amax().clamp(min=10))
 
 
 @pytest.mark.parametrize("make", [Rescaling, Relative])
@@ -428,8 +409,7 @@ class Shortened(nn.Module):
         words = self.words(inputs)
         if bool((inputs == self.blank).all(dim=1).any()):
             words = words * torch.tensor([1.0, 1.0, 0.0, 0.0]).unsqueeze(1)
-        outputs: Tensor = self.layer(words.mean(dim=1))
-        return outputs
+        return self.layer(words.mean(dim=1))
 
 
 @pytest.mark.parametrize("blank", [0, 8, 99])

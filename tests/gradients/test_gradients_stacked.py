@@ -5,15 +5,7 @@ import math
 
 import pytest
 import torch
-from gradient_problems import (
-    EVERY_PATH,
-    FLOAT64,
-    assert_equal,
-    generator,
-    normed,
-    plain,
-    problem,
-)
+from gradient_problems import EVERY_PATH, FLOAT64, assert_equal, generator, normed, plain, problem
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -217,7 +209,7 @@ def test_outputs_and_module_hold_each_nodes_weights(make):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_outputs_are_of_images_that_lie_channels_last(channels):
-    strides: list[tuple[int, ...]] = []
+    strides = []
 
     class Seen(nn.Module):
         def forward(self, images):

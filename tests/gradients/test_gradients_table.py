@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -66,7 +65,7 @@ def other():
     return nn.Sequential(Gain(), nn.Linear(6, 3))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS = {
     "linear": (linear, (6,)),
     "mlp": (mlp, (2, 4)),
     "cnn": (cnn, (1, 4, 4)),

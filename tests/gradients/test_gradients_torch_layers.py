@@ -3,8 +3,6 @@
 `python tests/gradients/test_gradients_torch_layers.py` writes its table anew.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections import defaultdict
@@ -12,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
@@ -65,7 +64,7 @@ class Unpooled(nn.Module):
 VECTOR, SEQUENCE, IMAGE = (6,), (5, 4), (4, 8, 8)
 FIELDS = {1: (4, 16), 2: IMAGE, 3: (2, 6, 6, 6)}
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
-NUMBERED: dict[str, tuple[Any, ...]] = {
+NUMBERED = {
     "Conv": (..., 4, 3),
     "ConvTranspose": (..., 4, 3),
     "LazyConv": (4, 3),
@@ -86,7 +85,7 @@ NUMBERED: dict[str, tuple[Any, ...]] = {
     "ConstantPad": (1, 0.5),
     "Dropout": (),
 }
-PLAIN: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
+PLAIN = {
     "Linear": (VECTOR, (6, 4)),
     "LazyLinear": (VECTOR, (4,)),
     "Identity": (VECTOR, ()),
@@ -123,13 +122,13 @@ ALONE = [
 
 
 def encoder(kind: str) -> nn.Module:
-    made: Any = getattr(nn, f"Transformer{kind}Layer")
+    made = getattr(nn, f"Transformer{kind}Layer")
     return made(4, 2, 8, dropout=0.0, batch_first=True)
 
 
 def cases() -> dict[str, Case]:
     """Each layer in a small module, and the shape of a record."""
-    found: dict[str, Case] = {}
+    found = {}
 
     def add(name: str, shape: tuple[int, ...], make: Callable[[], nn.Module]) -> None:
         found[name] = make, shape
@@ -210,7 +209,7 @@ def rows() -> dict[tuple[str, str, str], list[str]]:
         for name, kind in vars(nn).items()
         if inspect.isclass(kind) and issubclass(kind, nn.Module)
     }
-    found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    found = defaultdict(list)
     tried = cases()
     for name in sorted(known):
         if name in NONE:
@@ -236,6 +235,7 @@ def table() -> str:
     return HEAD + "".join(lines)
 
 
+@pytest.mark.slow
 def test_the_page_says_of_every_layer_what_is_found():
     assert PAGE.read_text(encoding="utf-8").partition(HEAD)[2] == table().removeprefix(HEAD)
 

@@ -1,7 +1,5 @@
 """Modules are tried in the run's dtype, on records that can exist; what they cannot be is said."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -102,10 +100,7 @@ def test_rules_of_layers(layer, path):
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        nn.utils.weight_norm,
-        lambda layer: prune.l1_unstructured(layer, "weight", 2),
-    ],
+    [nn.utils.weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 2)],
     ids=["weight_norm", "prune"],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -1,7 +1,5 @@
 """Records that are all rows of a person: a loop over persons in NumPy's plain way, and the same."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Views of records: the same sums as plain autograd's means over views, and the same bound."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from gradient_problems import FEW, assert_moved_at_most
+from gradient_problems import FEW, Tied, assert_moved_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -21,12 +19,11 @@ from tacit.gradients import (
     Augmentation,
     Dropout,
     Recurrent,
-    StackedModel,
     build,
     image_views,
     record_coins,
 )
-from tacit.gradients.augmentation import AUGMENTATIONS, ViewFunction, check_augmentation
+from tacit.gradients.augmentation import AUGMENTATIONS, check_augmentation
 from tacit.gradients.dropout import drawn_coins, dropping, view_coins
 from tacit.models.architectures import build_model
 
@@ -56,26 +53,14 @@ class Summed(nn.Module):
 
     def forward(self, inputs):
         found = self.inner(inputs)
-        outputs: Tensor = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
+        outputs = (found[0] if isinstance(found, tuple) else found).sum(dim=1)
         return outputs[:, :3]
-
-
-class Tied(nn.Module):
-    """One weight in two layers, for which there are no taps."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 6)
-
-    def forward(self, inputs):
-        outputs: Tensor = self.layer(torch.tanh(self.layer(inputs)))[:, :3]
-        return outputs
 
 
 Make = Callable[[], nn.Module]
 IMAGE = (2, 4, 5)
 
-CASES: dict[str, tuple[Make, tuple[int, ...], str | ViewFunction, str]] = {
+CASES = {
     "linear": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(40, 3)), IMAGE, "flip-shift", "taps",
     ),
@@ -124,7 +109,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...], str | ViewFunction, str]] = {
     ),
 }  # fmt: skip
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
-_BUILT: dict[tuple[str, int, torch.dtype, int | None], tuple[StackedModel, Tensor]] = {}
+_BUILT = {}
 
 
 def made(name):
@@ -500,7 +485,7 @@ def counting(records, coins):
     return records + len(CALLS)
 
 
-CALLS: list[int] = []
+CALLS = []
 
 
 def drawing(records, coins):

@@ -1,7 +1,5 @@
 """Members: what is made, how they know each other, and every line of a refusal."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil
@@ -13,7 +11,6 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -28,23 +25,16 @@ from hypothesis import strategies as st
 from consortia import consortium, refused
 from tacit.base.private_files import locked
 from tacit.errors import InputError
-from tacit.identities.bundle import Bundle, read_bundle
+from tacit.identities.bundle import read_bundle
 from tacit.identities.certificates import issue_certificate, key_of, key_pem, new_authority, pem
 from tacit.identities.consortium import AUTHORITY_FILE, approve, load_consortium, revoke
 from tacit.identities.names import check_address, check_name
-from tacit.identities.site import Site, create_site, join, load_site, sign, verify
+from tacit.identities.site import create_site, join, load_site, sign, verify
 
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)
 YEAR = timedelta(days=366)
-PRIVATE = {
-    "authority.pem",
-    "bundle.json",
-    "certificate.pem",
-    "key.pem",
-    "lock",
-    "request.json",
-}
+PRIVATE = {"authority.pem", "bundle.json", "certificate.pem", "key.pem", "lock", "request.json"}
 
 
 # What is made.
@@ -183,10 +173,10 @@ def connected(server, client, host):
         context.load_verify_locations(site.authority_file)
         context.load_cert_chain(site.certificate_file, site.key_file)
         contexts.append(context)
-    seen: list[str] = []
+    seen = []
 
     def name(connection):
-        subject: Any = (connection.getpeercert() or {})["subject"]
+        subject = (connection.getpeercert() or {})["subject"]
         return dict(pair for (pair,) in subject)["commonName"]
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -496,7 +486,7 @@ def test_no_bit_of_a_signature_can_be_flipped(made, data, at):
     assert not verify(north.own, bytes(signature), data)
 
 
-_LOADED: dict[Path, Site] = {}
+_LOADED = {}
 
 
 def load_site_once(made):
@@ -506,7 +496,7 @@ def load_site_once(made):
 
 
 def test_what_openssl_says_of_the_authority_is_the_fingerprint(made):
-    bundle: Bundle = read_bundle(made / "consortium" / "bundle.json")[0]
+    bundle = read_bundle(made / "consortium" / "bundle.json")[0]
     digest = bundle.authority.fingerprint(SHA256()).hex()
     assert bundle.consortium == digest[:32]
     assert (made / "north" / "authority.pem").read_text() == pem(bundle.authority)

@@ -1,14 +1,11 @@
 """`tacit.fix`: what it changes, what it keeps, and that what it gives can be trained."""
 
-from __future__ import annotations
-
 import logging
 import re
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 from tacit.errors import InputError
@@ -23,8 +20,7 @@ class Last(nn.Module):
         self.inner, self.head = inner, nn.Linear(4, 2)
 
     def forward(self, inputs):
-        outputs: Tensor = self.head(self.inner(inputs)[0][:, -1])
-        return outputs
+        return self.head(self.inner(inputs)[0][:, -1])
 
 
 def images(*layers):
@@ -32,7 +28,7 @@ def images(*layers):
 
 
 # What is refused as it is, the shape of a record, and what it becomes, in words.
-REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+REFUSED = {
     "batch norm 1d": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)),
         (5,),

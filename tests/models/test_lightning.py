@@ -1,10 +1,8 @@
 """Lightning modules as models: their forward and their loss, of one record at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 import tacit
@@ -34,12 +32,11 @@ def lit(**methods):
     lightning = pytest.importorskip("lightning")
 
     def forward(self, inputs):
-        outputs: Tensor = self.layer(inputs)
-        return outputs
+        return self.layer(inputs)
 
     functions = {name: value for name, value in methods.items() if name.islower()}
     kind = type("Lit", (lightning.LightningModule,), {"forward": forward, **functions})
-    module: nn.Module = kind()
+    module = kind()
     torch.manual_seed(3)
     module.layer = nn.Linear(FEATURES, 2)
     return module

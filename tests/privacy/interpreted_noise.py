@@ -4,8 +4,6 @@ Called as `interpreted_noise.py CASE...`, in a process of its own: the interpret
 Triton is imported, for all of a process.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
@@ -13,8 +11,7 @@ import os
 import re
 import sys
 
-if __name__ == "__main__":  # not for whoever looks through all modules for doctests
-    os.environ["TRITON_INTERPRET"] = "1"
+os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
@@ -284,6 +281,5 @@ CASES = {
     "bound": bound,
 }
 
-if __name__ == "__main__":
-    with np.errstate(all="ignore"):
-        print(json.dumps({name: CASES[name]() for name in sys.argv[1:]}))
+with np.errstate(all="ignore"):
+    print(json.dumps({name: CASES[name]() for name in sys.argv[1:]}))

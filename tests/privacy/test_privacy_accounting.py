@@ -1,13 +1,11 @@
 """Certified epsilons against exact lower bounds, dp_accounting and published figures."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privacy_oracles import (
-    Pair,
     compose,
     gaussian_epsilon_exact,
     gaussian_profile_exact,
@@ -22,7 +20,6 @@ from tacit.privacy import (
     REPLACE_ONE,
     FixedBatchGaussian,
     Gaussian,
-    Mechanism,
     SampledGaussian,
 )
 
@@ -51,7 +48,7 @@ def test_every_record_at_every_step_is_the_closed_form(relation, delta):
     sensitivity = 2 if relation == REPLACE_ONE else 1
     mu = sensitivity * math.sqrt(sum(z**-2 for z in schedule))
     truth = gaussian_epsilon_exact(mu, delta)
-    same: list[Mechanism] = [
+    same = [
         Gaussian(schedule, relation=relation),
         SampledGaussian(1, schedule, relation=relation),
         SampledGaussian(1.0, schedule[::-1], relation=relation),
@@ -103,7 +100,7 @@ def test_certified_is_above_what_an_attack_proves_and_close(rate, schedule, kind
         if kind == "fixed-batch"
         else sampled(rate, schedule, replace=kind == "replace-one")
     )
-    directions: list[Pair] = [pair, pair.reverse]
+    directions = [pair, pair.reverse]
     for delta in (1e-6, 1e-3):
         proved = max(direction.epsilon(delta) for direction in directions)
         certified = privacy.epsilon(mechanism, delta=delta)
@@ -213,7 +210,7 @@ def test_replace_one_takes_sigma_over_the_bound():
 # Curves.
 
 
-CURVES: list[tuple[Mechanism, list[int]]] = [
+CURVES = [
     (SampledGaussian(0.02, [1.5] * 30 + [0.8] * 20), [0, 0, 1, 10, 10, 30, 45, 50]),
     (SampledGaussian(0.1, [3.0, 2.0] * 20, relation=REPLACE_ONE), [5, 20, 40]),
     (FixedBatchGaussian(1, 50, 1.2, 40), [1, 20, 39, 40]),
@@ -257,7 +254,7 @@ def test_bad_marks_are_refused(marks):
 
 # Monotonicity.
 
-KINDS: list[Callable[[float, float, int], Mechanism]] = [
+KINDS = [
     lambda q, z, k: SampledGaussian(q, z, k),
     lambda q, z, k: SampledGaussian(q, z, k, relation=REPLACE_ONE),
     lambda q, z, k: FixedBatchGaussian(max(1, round(q * 200)), 200, z, k),

@@ -33,7 +33,6 @@ from tacit.privacy import (
     FixedBatchGaussian,
     Gaussian,
     Laplace,
-    Mechanism,
     PrivateState,
     SampledGaussian,
 )
@@ -107,7 +106,7 @@ def test_two_steps(kind, rate, schedule):
     }
     shift, opposite = shifts[kind]
     pairs = [intervals_of(rate, shift / z, opposite / z, count=700) for z in schedule]
-    makes: dict[str, Mechanism] = {
+    makes = {
         "zero-out": SampledGaussian(rate, schedule),
         "replace-one": SampledGaussian(rate, schedule, relation=REPLACE_ONE),
         "fixed-batch": FixedBatchGaussian(round(1000 * rate), 1000, schedule),

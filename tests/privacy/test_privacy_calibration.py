@@ -17,7 +17,7 @@ from tacit.privacy.accounting.calibration import TOLERANCE, least_scale
 
 # What a budget buys at delta = 1e-4 with 3000 records: the multiplier and the noise accumulated
 # over all steps, over the least possible, at epsilon 0.3, 0.7, 1 and 3.
-TABLE: list[tuple[float, int, list[tuple[str, str]]]] = [
+TABLE = [
     (1.0, 50, [("65.6", "1.00"), ("30.9", "1.00"), ("22.5", "1.00"), ("8.65", "1.00")]),
     (0.1, 300, [("16.2", "1.01"), ("7.67", "1.01"), ("5.63", "1.02"), ("2.29", "1.08")]),
     (0.05, 600, [("11.4", "1.01"), ("5.45", "1.02"), ("4.02", "1.03"), ("1.69", "1.13")]),
@@ -143,11 +143,7 @@ def test_an_unreachable_budget_is_said_so():
 
 @few(50, 200)
 @given(
-    pieces=st.lists(
-        st.tuples(st.floats(1e-4, 1e6), st.floats(0.05, 6)),
-        min_size=1,
-        max_size=4,
-    ),
+    pieces=st.lists(st.tuples(st.floats(1e-4, 1e6), st.floats(0.05, 6)), min_size=1, max_size=4),
     offset=st.sampled_from([0.0, 0.5]),
     infinite_below=st.sampled_from([0.0, 1e-3, 3.0, 1e4]),
     stair=st.sampled_from([0.0, 0.01, 1.0]),

@@ -28,7 +28,6 @@ from tacit.privacy import (
 )
 from tacit.privacy.accounting.choosing import (
     Profile,
-    Trials,
     draw_trials,
     winner_delta,
     winner_epsilon,
@@ -37,7 +36,7 @@ from tacit.privacy.accounting.gaussian import gaussian_epsilon
 from tacit.privacy.mechanisms.known import KnownRelease
 
 Array = NDArray[np.float64]
-LAWS: list[Trials] = [
+LAWS = [
     NegativeBinomialTrials(1.0, 0.1),
     NegativeBinomialTrials(0.0, 0.05),
     NegativeBinomialTrials(-0.5, 0.02),

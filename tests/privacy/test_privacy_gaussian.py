@@ -76,11 +76,7 @@ def test_edges():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    mu=st.floats(1e-3, 50),
-    log_delta=st.floats(-28, -0.5),
-    factor=st.floats(1.001, 3),
-)
+@given(mu=st.floats(1e-3, 50), log_delta=st.floats(-28, -0.5), factor=st.floats(1.001, 3))
 def test_epsilon_rises_with_mu_and_falls_with_delta(mu, log_delta, factor):
     delta = math.exp(log_delta)
     epsilon = gaussian_epsilon(mu, delta)

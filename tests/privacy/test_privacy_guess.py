@@ -18,7 +18,7 @@ from tacit.privacy.mechanisms.known import KnownRelease
 
 Array = NDArray[np.float64]
 Made = Callable[[float], privacy.Mechanism]
-MADE: dict[str, Made] = {
+MADE = {
     "gaussian": lambda s: privacy.Gaussian(s, 30),
     "of finite arithmetic": lambda s: privacy.Gaussian(s, 30, coordinates=1000),
     "replace-one": lambda s: privacy.Gaussian(s, 30, relation="replace-one"),
@@ -118,7 +118,7 @@ STATE = privacy.PrivateState(
     sample_rate=0.1, drawn_norm=1.5, undrawn_norm=0.5, noise_multiplier=5.0, steps=10
 )
 LAPLACE = privacy.Laplace(sample_rate=1.0, noise_multiplier=5.0, steps=3)
-SUMS: dict[str, tuple[privacy.Mechanism, Sequence[tuple[Array, Array, int]]]] = {
+SUMS = {
     "private state": (STATE, [(mixture(np.array([0.1, 0.3]), POISSON), NULL, 10)]),
     "private state, replaced": (
         replace(STATE, relation="replace-one"),
@@ -149,7 +149,7 @@ def test_where_draws_are_told_it_is_the_mean_over_them(carried: bool) -> None:
     draws, steps, rate, noise = np.arange(11), 10, 0.3, 8.0
     common = {"sample_rate": rate, "noise_multiplier": noise, "steps": steps}
     mu = draws / noise
-    mechanism: privacy.Mechanism = privacy.PersistentState(**common)
+    mechanism = privacy.PersistentState(**common)
     if not carried:
         mechanism = replace(STATE, **common, sampling="fixed", relation="replace-one")
         mu = 2 * np.sqrt(draws * 1.5**2 + (steps - draws) * 0.5**2) / noise

@@ -4,8 +4,6 @@ A victim reserves a block of steps and then "sends" each of them: it appends the
 is synchronised at once. It is killed somewhere, and what it sent is compared with its ledger.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
@@ -18,12 +16,7 @@ import numpy as np
 import pytest
 
 from forks import forked_process
-from tacit.privacy.ledger.ledger import (
-    Ledger,
-    NodeStatement,
-    read_ledger,
-    step_runs,
-)
+from tacit.privacy.ledger.ledger import Ledger, NodeStatement, read_ledger, step_runs
 from tacit.privacy.ledger.shared import SharedLedgers, WantedAccount, account_file, folder_key
 
 pytestmark = pytest.mark.process
@@ -128,7 +121,7 @@ def shared_run(folder, run, wire, first, report, at_work):
 
 def check_shared(folder, wires):
     """Every file is sound, and has at least what each run sent; gives the runs entered."""
-    entered: set[str] = set()
+    entered = set()
     for node in NODES:
         runs = {}
         if file_of(folder, node).exists():

@@ -4,8 +4,6 @@ Oracles: Gaussian steps of noise multiplier z compose to one Gaussian with mu^2 
 and Balle and Wang's delta of it; dp_accounting where batches are sampled.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import secrets
@@ -221,10 +219,7 @@ def test_a_new_file_needs_a_budget(tmp_path):
 
 def test_two_runs_cannot_draw_on_one_budget(tmp_path):
     ran(tmp_path, "one")
-    with (
-        opened(tmp_path, wanted(1)),
-        pytest.raises(InputError, match="one is running it now"),
-    ):
+    with opened(tmp_path, wanted(1)), pytest.raises(InputError, match="one is running it now"):
         opened(tmp_path, wanted(2))
     opened(tmp_path, wanted(2)).close()
 
@@ -280,12 +275,13 @@ runs_of_nodes = st.lists(
 )
 
 
+@pytest.mark.slow
 @few(15, 40)
 @given(runs_of_nodes)
 def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_path_factory, runs):
     """The theorem of docs/proofs/ledgers.md: whatever is declared, dealt, joined and moved."""
     folder = tmp_path_factory.mktemp("ledgers")
-    paid: dict[int, list[str]] = {who: [] for who in range(PERSONS)}
+    paid = {who: [] for who in range(PERSONS)}
     for number, (apart, nodes) in enumerate(runs):
         run, seen = f"run {number}", set[int]()
         accounts = []
@@ -302,7 +298,7 @@ def test_every_source_that_holds_a_record_has_paid_for_every_run_it_was_in(tmp_p
         for account in accounts:
             for who in account.digests.tolist():
                 paid[who].append(run)
-    held: dict[int, set[str]] = {who: set() for who in range(PERSONS)}
+    held = {who: set() for who in range(PERSONS)}
     for path in account_files(folder):
         content = read_ledger(path)
         assert content.data is not None

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from few import few
 from tacit import privacy
-from tacit.privacy import (
-    ClientSampling,
-    FixedBatchGaussian,
-    Gaussian,
-    Laplace,
-    SampledGaussian,
-)
+from tacit.privacy import ClientSampling, FixedBatchGaussian, Gaussian, Laplace, SampledGaussian
 from tacit.privacy.ledger.spent import (
     MOST_WAYS,
     alternatives,
@@ -35,6 +29,7 @@ gaussians = st.builds(
 )
 
 
+@pytest.mark.slow
 @few(5, 15)
 @given(st.lists(gaussians, min_size=1, max_size=3))
 def test_the_dominating_mechanism_costs_no_less(nodes):
@@ -100,6 +95,7 @@ def test_many_nodes_of_one_run_are_each_their_own_alternative():
         assert len(compositions(runs, 1e-5)) == len(run)
 
 
+@pytest.mark.slow
 def test_beyond_so_many_ways_nodes_are_taken_together_and_nothing_is_lost():
     """Four kinds of nodes in each of three runs, whose rate and noise rise together."""
     runs = [

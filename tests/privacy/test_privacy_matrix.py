@@ -1,7 +1,5 @@
 """Noise that is correlated over steps: what it loses, what it adds, and where it is refused."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

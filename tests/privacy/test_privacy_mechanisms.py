@@ -1,10 +1,8 @@
 """Mechanisms as data: what is refused, what is equal, and what becomes one."""
 
 import math
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +20,13 @@ from tacit.privacy.mechanisms.base import (
     TRUST_MODELS,
     against,
 )
+from tacit.privacy.mechanisms.clipping import CLIP_NORMS, Clipping
 from tacit.privacy.mechanisms.composed import MECHANISMS as KINDS
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed, compose
 from tacit.privacy.mechanisms.known import KnownRelease
 
 SCHEDULE = [1.5, 1.5, 0.7, 1.5, 2.25]
-MECHANISMS: list[m.Scheduled] = [
+MECHANISMS = [
     m.Gaussian(1.1),
     m.Gaussian(SCHEDULE, relation=REPLACE_ONE),
     m.SampledGaussian(1 / 3000, 0.1 + 0.2, 1000),
@@ -38,7 +37,7 @@ MECHANISMS: list[m.Scheduled] = [
     m.Laplace(SCHEDULE, sample_rate=0.3, unit="client"),
     m.PrivateState(0.01, 1.99, 0.01, 2.0, 7),
 ]
-MAKERS: list[Callable[..., Any]] = [
+MAKERS = [
     m.Gaussian,
     lambda *args, **kwargs: m.SampledGaussian(0.01, *args, **kwargs),
     lambda *args, **kwargs: m.FixedBatchGaussian(1, 100, *args, **kwargs),
@@ -338,3 +337,28 @@ def test_every_mechanism_is_described_in_one_line(mechanism, line):
 
 def test_every_kind_has_one_name():
     assert len({each.kind for each in KINDS}) == len(KINDS)
+
+
+# How far a record moves a clipped sum, step by step; measured in `tests/gradients`.
+
+
+@pytest.mark.parametrize("norm", CLIP_NORMS)
+def test_a_record_moves_a_sum_by_its_bound_and_a_replaced_one_by_twice_that(norm):
+    clip = Clipping(norm, (1.0, 0.25))
+    assert clip.sensitivity(ADD_OR_REMOVE_ONE) == (1.0, 0.25)
+    assert clip.sensitivity(REPLACE_ONE) == (2.0, 0.5)
+    assert [clip.bound(k) for k in range(2)] == [1.0, 0.25]
+
+
+def test_laplace_noise_needs_a_bound_in_l1():
+    assert Clipping("l1", (3.0,)).sensitivity(REPLACE_ONE, "l1") == (6.0,)
+    for norm in ("l2", "coordinate", "automatic"):
+        with pytest.raises(InputError, match=rf"algorithm\.clip_norm = '{norm}': must be 'l1'"):
+            Clipping(norm, (3.0,)).sensitivity(REPLACE_ONE, "l1")
+
+
+def test_what_is_not_clipped_has_no_sensitivity():
+    clip = Clipping("l2", None)
+    assert clip.bound(7) is None
+    with pytest.raises(InputError, match=r"algorithm\.clip = None: without a bound"):
+        clip.sensitivity(ADD_OR_REMOVE_ONE)

@@ -12,14 +12,7 @@ from scipy import stats
 
 from tacit.errors import InputError
 from tacit.privacy.noise import pair_loop
-from tacit.privacy.noise.discrete import (
-    CELL_BITS,
-    DOUBT,
-    FINE_BITS,
-    LAST_BITS,
-    size_of,
-    table_of,
-)
+from tacit.privacy.noise.discrete import CELL_BITS, DOUBT, FINE_BITS, LAST_BITS, size_of, table_of
 from tacit.privacy.noise.draws import keystream, position, seeded_keys
 from tacit.privacy.noise.pair_loop import PURPOSE, STRIP, draw_rows, fine_words
 

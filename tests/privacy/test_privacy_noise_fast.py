@@ -1,7 +1,5 @@
 """The loop of noise: its error for every word there is, and what that error can change."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -17,7 +15,6 @@ import numba
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from plain_noise import normals, words_of
 from tacit.privacy.noise import fast, gaussian
@@ -112,6 +109,7 @@ def test_no_radius_of_all_errs_by_more_than_the_bound(part):
     assert worst + 4.25 * ROOT < 0.99 * DEVICE_ERROR
 
 
+@pytest.mark.slow
 def test_words_at_the_ends_and_everywhere_keep_the_bound():
     """The same for some: ends of ranges, powers of two, and a sample."""
     centres = [0, 1 << 12, 1 << 30, 1 << 31]
@@ -160,7 +158,7 @@ def test_a_fast_value_that_errs_by_the_whole_bound_changes_nothing(
     count, std = 8_001, 0.703125  # of which single precision holds every digit
     exact = normals(KEYS, 1, "noise", 5, count)
     drawn = words_of(KEYS, 1, "noise", 5, count)
-    pairs: dict[tuple[int, int], dict[bool, float]] = {}
+    pairs = {}
     for word, angle, second, x in zip(drawn.word, drawn.angle, drawn.second, exact, strict=True):
         pairs.setdefault((int(word), int(angle)), {})[bool(second)] = x
     rng = np.random.default_rng(7)
@@ -199,18 +197,7 @@ def test_hardly_a_value_is_left_to_care():
     std = 1.99
     scale = np.array([std / spacing(std)])
     count = fast.noise_rows(
-        row,
-        None,
-        drawn,
-        np.array([spacing(std)]),
-        scale,
-        np.zeros(1),
-        flags,
-        left,
-        words,
-        0,
-        0,
-        0,
+        row, None, drawn, np.array([spacing(std)]), scale, np.zeros(1), flags, left, words, 0, 0, 0
     )
     assert 300 < count < 640_000 / 700
 
@@ -261,7 +248,7 @@ def test_a_read_only_installation_draws_the_same_bytes(cached, tmp_path):
 
 def test_more_bits_are_read_only_where_they_decide(monkeypatch):
     """A block for each value in doubt: few of them, whatever the totals are."""
-    asked: list[NDArray[np.uint8]] = []
+    asked = []
     blocks = gaussian.NodeKeys.blocks
 
     def counted(keys, node, purpose, counters):  # type: ignore[no-untyped-def]

@@ -1,7 +1,5 @@
 """Laplace releases: points against exact arithmetic, their law, and the proof of the slack."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -43,9 +41,9 @@ def big_noise(keys, node, step, count):
     key = keys.purpose_key(node, "noise, Laplace")
     start = step << 80
     signs = aes_ctr(key, start, (count + 7) // 8)
-    words: list[list[int]] = [[] for _ in range(count)]
+    words = [[] for _ in range(count)]
     left, turn = list(range(count)), 0
-    numbers: dict[int, int] = {}
+    numbers = {}
     while left:
         turn += 1
         drawn = aes_ctr(key, start + (turn << 16), 32 * len(left)).view("<u8").tolist()

@@ -3,8 +3,6 @@
 What was drawn from these keys at these positions is in `interpreted_noise`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -13,11 +13,7 @@ from forked import said_in_fork
 from tacit.errors import InputError
 from tacit.privacy.noise import pair_loop
 from tacit.privacy.noise.draws import seeded_keys
-from tacit.privacy.noise.pairwise import (
-    fresh_pair_keys,
-    pair_sums,
-    seeded_pair_keys,
-)
+from tacit.privacy.noise.pairwise import fresh_pair_keys, pair_sums, seeded_pair_keys
 
 CPU = torch.device("cpu")
 PAIRS = [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3), (3, 4)]

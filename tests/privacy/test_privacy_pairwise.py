@@ -336,6 +336,7 @@ def together(own, pairs, colluding, nodes):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(networks(most=5), st.integers(0, 5), st.integers(1, 4))
 def test_a_person_at_several_nodes_is_the_worst_of_all(network, colluding, nodes):

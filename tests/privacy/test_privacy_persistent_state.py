@@ -175,9 +175,7 @@ def printed_rounds(kept=1.0):
     gammas = [fedspd_step_parameter(PRINTED, number) for number in ACTIVE]
     return [
         ClientRound(
-            gamma,
-            kept * gamma,
-            PRINTED.noise_multiplier * fedspd_sensitivity(PRINTED, gamma),
+            gamma, kept * gamma, PRINTED.noise_multiplier * fedspd_sensitivity(PRINTED, gamma)
         )
         for gamma in gammas
     ]

@@ -274,6 +274,7 @@ def test_different_rates_and_schedules_are_tried_or_ordered():
     assert privacy.epsilon(person, delta=1e-5) == pytest.approx(max(tried), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nodes_in_one_order_are_one_choice():
     parts = [privacy.SampledGaussian(0.01, 1 + k / 100, 50) for k in range(200)]
     (worst,) = persons.worst_nodes(privacy.across_nodes(parts, 3))
@@ -310,10 +311,7 @@ def test_curves_and_calibration():
     )
     curve = privacy.epsilon_curve(person, [0, 100, 1000], delta=1e-5)
     assert curve[0] == 0
-    assert curve[1:] == (
-        privacy.epsilon(first, delta=1e-5),
-        privacy.epsilon(person, delta=1e-5),
-    )
+    assert curve[1:] == (privacy.epsilon(first, delta=1e-5), privacy.epsilon(person, delta=1e-5))
     noise = privacy.calibrate(
         lambda z: privacy.for_a_unit(privacy.SampledGaussian(0.01, z, 100), 5),
         epsilon=1.0,

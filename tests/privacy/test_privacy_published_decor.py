@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from few import few
 from tacit.errors import InputError
 from tacit.privacy.accounting.accounting import epsilon
-from tacit.privacy.published import (
-    DECOR,
-    DECOR_USER,
-    DecorRun,
-    decor_noise,
-    paper_settings,
-)
+from tacit.privacy.published import DECOR, DECOR_USER, DecorRun, decor_noise, paper_settings
 from tacit.report.wording import epsilon_text, lower_text
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "claims.md"
@@ -51,6 +45,7 @@ def test_the_accountant_prints_what_its_authors_printed(own, pair, printed):
     assert DECOR.epsilon(DecorRun(multiplier, 1, 64, 3750, 1e-9)) == DECOR.epsilon(run)
 
 
+@pytest.mark.slow
 @few(3, 8)
 @given(claimed=st.floats(0.001, 10), steps=st.integers(1, 10_000), records=st.integers(65, 100_000))
 def test_noise_and_epsilon_are_inverse(claimed, steps, records):
@@ -60,6 +55,7 @@ def test_noise_and_epsilon_are_inverse(claimed, steps, records):
         assert formula.epsilon(run) == pytest.approx(claimed, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_one_record_costs_several_times_what_is_printed():
     """At the noise of "1" and of "0.001": add-or-remove-one, then replace-one."""
     costs = {

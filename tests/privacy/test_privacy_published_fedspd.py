@@ -31,12 +31,7 @@ from tacit.privacy.published.fedspd import (
 def adult(total, chosen):
     """The paper's setting at a total budget."""
     round_epsilon = fedspd_round_epsilon(
-        total=total,
-        records=325,
-        batch=10,
-        local_steps=5,
-        participation=chosen / 100,
-        rounds=100,
+        total=total, records=325, batch=10, local_steps=5, participation=chosen / 100, rounds=100
     )
     return FedspdRun(325, 10, 5, 100, chosen, 100, round_epsilon, 1e-4, 20.0, 162)
 

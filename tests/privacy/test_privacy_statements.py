@@ -12,7 +12,7 @@ from few import few
 from tacit.errors import InputError
 from tacit.privacy.mechanisms import steps as m
 from tacit.privacy.mechanisms.allocation import RandomAllocationGaussian
-from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE, Mechanism
+from tacit.privacy.mechanisms.base import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from tacit.privacy.mechanisms.composed import ClientSampling, Composed
 from tacit.privacy.mechanisms.serialise import STATEMENT_VERSION, from_statement, to_statement
 
@@ -24,7 +24,7 @@ RELATIONS = st.sampled_from([ADD_OR_REMOVE_ONE, REPLACE_ONE])
 def mechanisms(relation, unit):
     """Any mechanism of a relation and a unit, nested ones included."""
     common = {"relation": st.just(relation), "unit": st.just(unit)}
-    kinds: list[st.SearchStrategy[Mechanism]] = [
+    kinds = [
         st.builds(m.Gaussian, NOISES, **common),
         st.builds(m.SampledGaussian, RATES, NOISES, **common),
         st.builds(m.Laplace, NOISES, **common),
@@ -234,7 +234,7 @@ def test_nested_statements_are_checked_all_the_way(change, where):
 
 
 def test_statements_too_deep_are_refused_both_ways():
-    mechanism: Mechanism = m.Gaussian(1.0)
+    mechanism = m.Gaussian(1.0)
     statement = to_statement(mechanism)
     for _ in range(16):
         mechanism = ClientSampling(mechanism, 0.5, 2)

@@ -14,7 +14,6 @@ from tacit.privacy import (
     REPLACE_ONE,
     FixedBatchGaussian,
     Laplace,
-    Mechanism,
     PrivateState,
     SampledGaussian,
 )
@@ -117,7 +116,7 @@ def schedule(steps, least, most):
 def test_tables_hold_what_exact_levels_say(rate, steps, least, most, fixed, monkeypatch):
     noise = schedule(steps, least, most)
     assert steps > EXACT
-    mechanism: Mechanism = (
+    mechanism = (
         FixedBatchGaussian(round(600 * rate), 600, noise) if fixed else SampledGaussian(rate, noise)
     )
     # Few levels, to be quick: the gap is of second order in their distance.
@@ -143,7 +142,7 @@ def test_tables_hold_what_exact_levels_say(rate, steps, least, most, fixed, monk
     ],
 )
 def test_levels_that_are_rounded_hold_what_exact_ones_say(make, monkeypatch):
-    mechanism: Mechanism = make(schedule(50, 0.2, 1.2))  # type: ignore[operator]
+    mechanism = make(schedule(50, 0.2, 1.2))  # type: ignore[operator]
     rounded = privacy.epsilon_bounds(mechanism, delta=1e-5)
     monkeypatch.setattr(tables, "EXACT", 50)
     exact = privacy.epsilon_bounds(mechanism, delta=1.0000001e-5)

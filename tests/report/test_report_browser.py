@@ -1,11 +1,5 @@
 """Every kind of page, made from small real runs, as a browser shows and prints it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 import tomli_w
 from playwright.sync_api import expect
@@ -29,7 +23,7 @@ from tacit.report.optimise_page import optimise_blocks
 # The browser is a process, and so is each run of a comparison.
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-EXPERIMENT: Mapping[str, Mapping[str, Any]] = {
+EXPERIMENT = {
     "task": {"dataset": "digits", "model": "logistic"},
     "nodes": {"count": 4},
     "topology": {"graph": "exponential"},
@@ -148,7 +142,7 @@ def page(folder, content):
     return folder / "page.html"
 
 
-PAGES: tuple[Callable[[Path], Path], ...] = (
+PAGES = (
     a_run,
     a_run_that_is_not_private,
     a_run_over_its_budget,

@@ -1,7 +1,5 @@
 """The page of an optimised plan, from its document alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tacit.errors import InputError
@@ -232,7 +228,7 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-TRUST: dict[str, Any] = {
+TRUST = {
     "colluding": 1,
     "nodes_by_process": [16],
     "absent": [],

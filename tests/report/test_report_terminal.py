@@ -49,8 +49,7 @@ cells = st.lists(words, min_size=1, max_size=8).map(" ".join)
 
 @settings(max_examples=25)
 @given(
-    st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4),
-    st.integers(40, 120),
+    st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4), st.integers(40, 120)
 )
 def test_every_word_of_every_cell_stands_whole_in_its_order(rows, width):
     """Whatever the width; a dash, which says that there is nothing, may be left out of a card."""

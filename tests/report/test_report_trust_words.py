@@ -1,9 +1,5 @@
 """A trust model in words: who may collude, what epsilon is then, and whether it was simulated."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from tacit.errors import InputError
@@ -24,7 +20,7 @@ from tacit.report.trust_words import (
 )
 from tacit.report.wording import epsilon_text
 
-TERMS: dict[str, Any] = {
+TERMS = {
     "colluding": 1,
     "nodes_by_process": [4],
     "absent": [],

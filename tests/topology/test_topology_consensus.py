@@ -1,21 +1,19 @@
 """What noise does to models: against covariances followed forward, a simulation, and a table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tacit.topology.consensus import GossipOrder, NoiseFlow, spread
+from tacit.topology.consensus import NoiseFlow, spread
 from tacit.topology.graphs import GraphSchedule, graph_of
 from tacit.topology.mixing import build_mixing
 from tacit.topology.own import build_schedule
 
 Array = NDArray[np.float64]
-ATC: GossipOrder = "adapt-then-combine"
-CTA: GossipOrder = "combine-then-adapt"
+ATC = "adapt-then-combine"
+CTA = "combine-then-adapt"
 
 
 def mixing_of(*graphs, nodes):
@@ -97,11 +95,7 @@ def followed(flow, pair_noise, until):
 
 
 IRREGULAR = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 0), (2, 4), (3, 4), (4, 0)]
-VARYING = (
-    [(0, 1), (0, 2), (3, 4)],
-    [(1, 3), (2, 0), (4, 0), (4, 1)],
-    [(1, 0), (2, 3), (2, 4)],
-)
+VARYING = ([(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)])
 BOTH = ([(0, 1), (1, 0), (3, 4), (4, 3)], [(1, 2), (2, 1), (0, 4), (4, 0), (2, 3), (3, 2)])
 DRAW = np.random.default_rng(3)
 STEPS = 23

@@ -102,6 +102,7 @@ def test_links_are_as_frequent_as_asked():
     assert sum(links) / (pairs * draws) == pytest.approx(share, abs=4 * deviation)
 
 
+@pytest.mark.slow
 def test_three_nodes_are_drawn_by_the_law_given_connectedness():
     # Connected on 3 nodes: three paths of p^2 (1 - p) each, and the triangle, p^3.
     share, draws = 0.4, 2000
@@ -131,8 +132,7 @@ def test_a_probability_out_of_range_is_refused(share):
 
 
 @pytest.mark.parametrize(
-    ("graph", "key", "value"),
-    [("torus", "shape", None), ("erdos-renyi", "probability", None)],
+    ("graph", "key", "value"), [("torus", "shape", None), ("erdos-renyi", "probability", None)]
 )
 def test_what_a_graph_needs_is_asked_for(graph, key, value):
     with pytest.raises(InputError, match=f"{graph} needs it") as refused:

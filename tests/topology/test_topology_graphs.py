@@ -6,7 +6,6 @@ Named schedules, their periods and options, and schedules from files.
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import pytest
@@ -231,7 +230,7 @@ UNDIRECTED = {
     "hypercube",
 }
 DIRECTED = {"directed-ring", "exponential"}
-KEYS: dict[str, dict[str, Any]] = {
+KEYS = {
     "k-regular": {"degree": 2},
     "torus": {"shape": (2, 8)},
     "erdos-renyi": {"probability": 0.6},

@@ -1,11 +1,8 @@
 """10,000 nodes: nothing has a number for every pair of them, and sums and rates are right."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from contextlib import contextmanager
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -27,7 +24,7 @@ from tacit.topology.mixing import build_mixing, server_averaging
 from tacit.topology.own import build_schedule
 
 NODES = 10_000
-GRAPHS: dict[str, dict[str, Any]] = {
+GRAPHS = {
     "exponential": {},
     "ring": {},
     "directed-ring": {},
@@ -59,6 +56,7 @@ def no_number_for_each_pair():
     assert peak < NODES**2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_of_many_nodes_are_lists(name):

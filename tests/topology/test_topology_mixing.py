@@ -39,7 +39,7 @@ def connected_digraphs(draw):
     """Digraphs whose union holds a cycle through every node, edge by edge in any of them."""
     n, period = draw(st.integers(2, 8)), draw(st.integers(1, 3))
     order = draw(st.permutations(range(n)))
-    edges: list[set[tuple[int, int]]] = [set() for _ in range(period)]
+    edges = [set() for _ in range(period)]
     node, turn = st.integers(0, n - 1), st.integers(0, period - 1)
     for i in range(n):
         edges[draw(turn)].add((order[i], order[(i + 1) % n]))

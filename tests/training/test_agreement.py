@@ -1,12 +1,8 @@
 """The folder of a run of many processes: each writes where its own user said, or to runs/NAME."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,8 +43,8 @@ class Said:
 
 
 def folder_of(rank, said, out=None, note=None):
-    cluster: Any = Said(rank, said, note)
-    new: Callable[[], Path] = lambda: Path("runs/new name+1")  # noqa: E731
+    cluster = Said(rank, said, note)
+    new = lambda: Path("runs/new name+1")  # noqa: E731
     return agreed_folder(cluster, None if out is None else Path(out), False, new)
 
 
@@ -124,7 +120,7 @@ class Spared:
     ],
 )
 def test_who_comes_back_with_another_experiment_is_refused_alone(spare, batches, without):
-    peers: Any = Spared(spare)
+    peers = Spared(spare)
     agree([{"train.batch": 16}] * 3, peers)
     identities = [{"train.batch": batch} for batch in batches]
     if without is None:
@@ -159,8 +155,8 @@ class Ended:
     ],
 )
 def test_sites_go_on_together_as_long_as_they_meet_again(turns, goes_on, monkeypatch):
-    clusters: list[Any] = []
-    resumed: list[bool] = []
+    clusters = []
+    resumed = []
 
     @contextmanager
     def group(*_, **__):
@@ -210,7 +206,7 @@ def test_two_schemas_are_told_by_site_and_column():
         for one in (columns, other, columns)
     ]
     Experiment(identity=identities[0], records=[1])  # names and texts that processes can share
-    peers: Any = Spared(())
+    peers = Spared(())
     said = "record column age = 'high 120.0': on south, but 'high 100.0' on north and west; all"
     with pytest.raises(InputError, match=f"^{said} processes must run the same experiment$"):
         agree(identities, peers)
@@ -234,7 +230,7 @@ def ward(*names):
     ],
 )
 def test_whatever_differs_between_two_schemas_is_told_by_its_column(change, said):
-    columns: dict[str, Any] = {
+    columns = {
         "age": {"kind": "number", "low": 0, "high": 100},
         "größe": ward("a", "b", "c"),
         "a/b": ward("x", "y"),

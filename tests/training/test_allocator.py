@@ -3,8 +3,6 @@
 How many pages the system then hands out is the system's to decide, and is not asked here.
 """
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 
@@ -25,8 +23,8 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_set_is_set_back(fails, monkeypatch):
-    now: dict[int, int] = {}
-    trimmed: list[int] = []
+    now = {}
+    trimmed = []
 
     def mallopt(parameter, value):
         now[parameter] = value
@@ -36,8 +34,8 @@ def test_what_is_set_is_set_back(fails, monkeypatch):
         gnu_get_libc_version=None, mallopt=mallopt, malloc_trim=trimmed.append
     )
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
-    within: dict[int, int] = {}
-    error: Exception | None = None
+    within = {}
+    error = None
     try:
         with retain_allocations():
             within.update(now)
@@ -70,6 +68,7 @@ def test_the_c_library_takes_every_setting(monkeypatch):
     assert taken == [1] * 7
 
 
+@pytest.mark.slow
 @glibc
 def test_numbers_are_the_same_in_kept_memory():
     def steps():
@@ -115,10 +114,9 @@ def test_a_run_that_finds_no_memory_ends_with_that_line(where, monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError(ASKED)
 
-    owner, name = {
-        "start": (gradients, "build"),
-        "step": (gradients.StackedModel, "gradient"),
-    }[where]
+    owner, name = {"start": (gradients, "build"), "step": (gradients.StackedModel, "gradient")}[
+        where
+    ]
     monkeypatch.setattr(owner, name, full)
     nodes = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(2)]
     settings = {

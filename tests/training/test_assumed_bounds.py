@@ -113,14 +113,10 @@ def test_the_command_line_says_so(tmp_path):
     assert row.claimed == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_an_audit_shows_what_the_claim_hides():
     """Gradients beyond the bound: more than the claim is shown, and nothing accuses the program."""
-    config = load_config(
-        settings(
-            "const-d2p",
-            train={"steps": 20, "batch": "all"},
-        )
-    )
+    config = load_config(settings("const-d2p", train={"steps": 20, "batch": "all"}))
     report = audit(config, options=AuditOptions(repetitions=400, canaries=100, seconds=0.3))
     assert report.certified_epsilon == math.inf
     assert report.claimed_epsilon is not None

@@ -4,8 +4,6 @@ A run of k steps with seeded noise gives the models after step k of a longer one
 batches are positioned by the step. So the oracle needs nothing of what is tested.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,12 +19,12 @@ from safetensors.torch import load_file
 
 import tacit
 from algorithms import recursion_oracle as oracle
-from experiments import experiment
+from experiments import after, experiment
 from tacit.algorithms import ALGORITHMS
 from tacit.config import Config, load_config
 from tacit.config.values import average_rule
 from tacit.errors import DivergenceError, InputError
-from tacit.training.averages import Averages, step_weight, with_models
+from tacit.training.averages import step_weight, with_models
 from tacit.training.loop import execute
 from tacit.training.prepare import prepare
 from tacit.training.run_folder import checkpoint
@@ -35,7 +33,7 @@ STEPS = 7
 RULES = ["tail:1", "tail:0.5", "tail:0.01", "exponential:0.9", "exponential:0.2"]
 ONE_WAY = [[(0, 1), (0, 2), (3, 4)], [(1, 3), (2, 0), (4, 0), (4, 1)], [(1, 0), (2, 3), (2, 4)]]
 Sections = Mapping[str, Mapping[str, Any]]
-WAYS: Mapping[str, Mapping[str, Any]] = {
+WAYS = {
     "push-sum": {"algorithm": {"name": "dyn-d2p", "momentum": 0.9, "learning_rate": 0.5}},
     "gossip, partly active": {
         "algorithm": {"name": "do-adp", "activation": 0.6, "momentum": 0.5},
@@ -64,18 +62,6 @@ def sections(way, **train):
     return experiment(train=common, **WAYS[way])
 
 
-def after(steps):
-    """Asks for a stop once so many steps were made."""
-    made = 0
-
-    def asked():
-        nonlocal made
-        made += 1
-        return made == steps
-
-    return asked
-
-
 def single_models(way):
     """Every node's models, and the common one, after each step."""
     job = prepare(load_config(sections(way)))
@@ -98,6 +84,7 @@ def weights_of(rule, made):
     return [value / total for value in own] if total else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_ends_with_the_average_of_its_models(way):
     singles = single_models(way)
@@ -128,7 +115,7 @@ def test_final_rounds_mix_the_averages(name, dtype, tmp_path):
     """On directed graphs, where push-sum weights are not 1, from weights of 1."""
     path = tmp_path / "graphs.txt"
     path.write_text("\n\n".join("\n".join(f"{a} {b}" for a, b in edges) for edges in ONE_WAY))
-    changes: Any = {
+    changes = {
         "nodes": {"count": 5},
         "topology": {"graph": f"file:{path}"},
         "algorithm": {"name": name, "learning_rate": 0.5},
@@ -147,6 +134,7 @@ def test_final_rounds_mix_the_averages(name, dtype, tmp_path):
     assert np.linalg.norm(found.std(0)) < 0.5 * np.linalg.norm(averages.std(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["push-sum", "server", "server's model of its own"])
 @pytest.mark.parametrize("rule", ["tail:0.6", "exponential:0.9"])
 def test_a_stopped_run_goes_on_with_the_same_averages(way, rule, tmp_path):
@@ -232,7 +220,7 @@ rules = st.sampled_from([*RULES, "tail:0.33", "exponential:0.999999", "exponenti
 
 @given(models, rules, st.integers(1, 60))
 def test_the_average_of_equal_models_is_that_model(model, rule, steps):
-    averages: Averages | None = None
+    averages = None
     for k in range(steps):
         weight = step_weight(rule, k, steps)
         if weight is not None:
@@ -244,7 +232,7 @@ def test_the_average_of_equal_models_is_that_model(model, rule, steps):
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80), rules)
 def test_the_average_is_exact_but_for_a_few_units(values, rule):
     """Against exact fractions; the error of n steps is below 4 n units of the largest number."""
-    averages: Averages | None = None
+    averages = None
     steps = len(values)
     kind, share = average_rule(rule)
     first = steps - math.ceil(share * steps) if kind == "tail" else 0

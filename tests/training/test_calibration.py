@@ -1,11 +1,7 @@
 """Runs whose models are recalibrated: what is fitted, what it costs, and when it is charged."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +42,7 @@ TEST = records(3000, 1)
 
 def settings(how="private", **changes):
     """Trained with so large steps that log-odds run away."""
-    made: dict[str, Any] = {
+    made = {
         "task": {
             "model": "logistic",
             "outputs": 2,
@@ -164,6 +160,7 @@ def test_the_budget_covers_steps_and_counts_together(share, relation):
         assert right <= spent <= 3.0 * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "train"),
     [
@@ -298,7 +295,7 @@ def test_without_noise_counts_are_exact_and_the_run_says_that_it_is_not_private(
     assert 0.9 < judged(result.model(), TEST)[0] < 1.1
 
 
-REFUSED: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
+REFUSED = [
     ("share", lambda: settings("public", privacy={"calibrate_share": 0.2}), "calibrate_share"),
     ("pairs", lambda: settings(privacy={"noise": "pairwise"}), "pairwise"),
     (

@@ -215,7 +215,4 @@ def test_later_checkpoints_are_set_aside_and_kept_until_all_have_got_as_far(tmp_
     assert len(list(tmp_path.iterdir())) == 4
     discard_set_aside(tmp_path, until=40)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [
-        "checkpoint-00000020.safetensors",
-        "checkpoint-00000060.earlier-1.safetensors",
-    ]
+    assert names == ["checkpoint-00000020.safetensors", "checkpoint-00000060.earlier-1.safetensors"]

@@ -107,15 +107,7 @@ def test_a_runs_models_carry_the_figure_that_is_forecast():
     assert forecast.worst > 2
 
 
-def plan_of(
-    nodes=20,
-    *,
-    steps=40,
-    topology=None,
-    noise="pairwise",
-    ratio=None,
-    **more,
-):
+def plan_of(nodes=20, *, steps=40, topology=None, noise="pairwise", ratio=None, **more):
     given = {} if ratio is None else {"pair_noise": ratio}
     settings = load_config(
         {

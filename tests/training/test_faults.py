@@ -1,9 +1,5 @@
 """Simulated faults: their draws, the weights they leave, who is away, and what is refused."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -246,7 +242,7 @@ def records(nodes, seed=4):
 
 def job_of(name, data, steps, **sections):
     private = ALGORITHMS[name].private
-    config: dict[str, Any] = {
+    config = {
         "task": {"model": "linear", "loss": "logistic"},
         "algorithm": {"name": name, **rate(name, 0.1), **sections.pop("algorithm", {})},
         "privacy": {"noise_std": 0.3, "noise_seed": 5, "delta": 1e-4} if private else {},
@@ -301,7 +297,7 @@ def test_push_sum_keeps_its_mass_over_a_noisy_run_with_losses():
     assert torch.isfinite(state.x).all()
 
 
-REFUSED: dict[str, tuple[str, ...]] = {
+REFUSED = {
     "do-adp": ("drop", "drop_edges", "tolerate", "down"),
     "choco-sgd": ("drop", "drop_edges", "tolerate", "down"),
     "cpgt": ("drop", "drop_edges", "tolerate", "down"),
@@ -313,7 +309,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "dp-radmm-gradient": ("tolerate", "down"),
     "privsgp-vr": ("down",),
 }
-VALUES: dict[str, Any] = {
+VALUES = {
     "drop": 0.1,
     "drop_edges": [(0, 1, 0.1)],
     "tolerate": True,
@@ -462,8 +458,8 @@ def test_the_drawn_activity_and_the_downtime_are_both_kept():
 
 
 def test_pairs_whose_link_is_lost_stay_alone_and_still_step():
-    given_faults: dict[str, Any] = {"drop": 0.4, "down": [(2, 5, 25)]}
-    settings_of: dict[str, Any] = {
+    given_faults = {"drop": 0.4, "down": [(2, 5, 25)]}
+    settings_of = {
         "algorithm": {"name": "adp2-sgd"},
         "topology": {"graph": "ring"},
         "train": {"steps": 40},

@@ -1,11 +1,8 @@
 """Runs on features: the same records, and other inputs of the model."""
 
-from __future__ import annotations
-
 import gc
 import json
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from tacit.errors import InputError, RecordsError
 from tacit.features.maps import WithFeatures, find_features
 from tacit.training.prepare import prepare
 
-SCATTERED: dict[str, Any] = {"task": {"features": "scattering"}}
+SCATTERED = {"task": {"features": "scattering"}}
 
 
 def job(**changes):
@@ -58,6 +55,7 @@ def user(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_the_model_sees_the_features_of_every_record():
     made = on_features()
     assert made.train.stored.shape == (len(plain().train.targets), 81, 2, 2)
@@ -200,6 +198,7 @@ def test_records_whose_features_are_not_finite_are_counted_and_not_shown(user):
     assert "2 of 5" not in refusal.value.reported()
 
 
+@pytest.mark.slow
 def test_features_are_kept_where_the_file_says(tmp_path):
     folder = tmp_path / "kept"
     task = {"features": "scattering", "features_cache": str(folder)}
@@ -217,6 +216,7 @@ def test_features_are_kept_where_the_file_says(tmp_path):
         job(task={"features_cache": str(folder)})
 
 
+@pytest.mark.slow
 def test_an_audit_puts_other_records_in_before_features_are_made(user):
     audited = prepare(load_config(experiment(**SCATTERED)), keep_raw=True)
     assert audited.raw is not None

@@ -10,6 +10,7 @@ from torch import nn
 import tacit
 from experiments import experiment, strict_json, write_experiment, write_module
 from experiments import tacit as command_line
+from gradients.gradient_problems import OwnNorm
 from tacit.config import load_config
 from tacit.errors import InputError
 from tacit.training.loop import execute
@@ -17,10 +18,6 @@ from tacit.training.prepare import prepare
 from tacit.training.run_folder.predictor import load_model
 
 NODES, RECORDS = 3, 12
-
-
-class OwnNorm(nn.RMSNorm):
-    """A layer that taps do not know."""
 
 
 def features():

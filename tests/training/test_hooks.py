@@ -1,7 +1,5 @@
 """Callbacks: what they are told, and that a stop of theirs leaves the whole plan charged."""
 
-from __future__ import annotations
-
 import logging
 import re
 from functools import partial

@@ -4,8 +4,6 @@ The command line runs in forked processes, in which a write of the run folder fa
 process, or which are killed at random instants. Each exchange is witnessed in a file of its own.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -16,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -176,7 +173,7 @@ def small(trial):
 
 def said(ended):
     """What a session wrote, but for the warning that its noise is seeded."""
-    line: str = ended.err
+    line = ended.err
     return line.removeprefix(SEEDED)
 
 
@@ -283,7 +280,7 @@ def test_a_full_disk_is_told_with_what_is_safe(small):
 # Kill storms.
 
 LONG = {"steps": 40, "checkpoint_every": 4, "evaluate_every": 10}
-STORMS: dict[str, dict[str, Any]] = {
+STORMS = {
     "accounted": {},
     "a budget": {"privacy": {"noise_std": None, "epsilon": 2.0}},
     "not accounted": {"privacy": {"accounting": "none"}},

@@ -1,9 +1,6 @@
 """What is measured, against plain loops and NumPy."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -208,7 +205,7 @@ def test_private_models_are_not_scored():
     module, test = problem("cross-entropy")
     loss = LOSSES["cross-entropy"]
     engine = build(module, loss, test.inputs, test.targets, dtype=torch.float64, device="cpu")
-    models: Any = Private(torch.ones(1, engine.parameters_count, dtype=torch.float64))
+    models = Private(torch.ones(1, engine.parameters_count, dtype=torch.float64))
     with pytest.raises(LeakError, match="a node's model is a Private"):
         evaluate(engine, loss, models, Released(models.value[0]), test)
 

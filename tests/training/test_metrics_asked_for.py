@@ -1,9 +1,6 @@
 """Runs that are judged by what was asked for: from the argument to result, page and terminal."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -261,7 +258,7 @@ def test_class_weights_find_the_rare_class(judged):
 
 
 def test_a_weighted_loss_has_no_smoothness_that_is_proved():
-    federated: dict[str, Any] = {
+    federated = {
         "task": {"model": "logistic", "outputs": 1, "loss": "logistic"},
         "algorithm": {"name": "fedspd-dp", "smoothness": 1.0},
         "privacy": {"noise_std": 0.1, "accounting": "none"},

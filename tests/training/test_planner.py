@@ -1,19 +1,23 @@
 """Plans: rates, noise, what it costs, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 import math
 import re
 import tracemalloc
-from collections.abc import Callable
 
 import pytest
 from scipy.optimize import brentq
 
+from experiments import experiment
 from planning_cases import DELTA, STEPS, epsilons, gaussian_delta, gaussian_mu, plan_of
 from tacit import privacy
+from tacit.algorithms import ALGORITHMS
+from tacit.config import load_config
 from tacit.errors import BudgetError, InputError
+from tacit.report.documents.metrics import PrivateMeasurement
+from tacit.report.documents.unit import RECORD
 from tacit.training import planner as planning
+from tacit.training.plan import not_covered
+from tacit.training.planner import build_plan
 
 # Sampling
 
@@ -272,7 +276,7 @@ def general_claim(std, records):
     return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - DELTA, 1e-9, 100.0))
 
 
-CLAIMS: dict[str, Callable[[float, int], float]] = {
+CLAIMS = {
     "privsgp": privsgp_claim,
     "const-d2p": lambda std, records: dyn_claim(std, records, 1.0),
     "dyn-c": lambda std, records: dyn_claim(std, records, 1.0),
@@ -328,9 +332,7 @@ def test_certified_accounting_reports_the_claim_for_the_same_noise():
 @pytest.mark.parametrize("batch", ["all", 10])
 def test_every_step_runs_with_the_noise_of_its_schedule(batch):
     plan = plan_of(
-        [50, 8],
-        algorithm={"name": "dyn-d2p", "clip": 1.0},
-        train={"steps": 60, "batch": batch},
+        [50, 8], algorithm={"name": "dyn-d2p", "clip": 1.0}, train={"steps": 60, "batch": batch}
     )
     assert plan.release.noise_shape == pytest.approx([2.0 ** (-k / 60) for k in range(60)])
     assert len(set(plan.release.noise_shape)) == 60
@@ -427,6 +429,7 @@ def test_a_given_schedule_needs_one_number_a_step(key):
     assert caught.value.where == f"algorithm.{key}"
 
 
+@pytest.mark.slow
 def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(monkeypatch):
     searched = []
     search = planning._costed
@@ -447,3 +450,192 @@ def test_10000_nodes_share_one_search_for_their_noise_and_need_no_matrix(monkeyp
     assert {node.noise_scale for node in plan.nodes[::2]} == {plan.nodes[0].noise_scale}
     assert plan.contraction is not None
     assert peak < nodes**2  # not a byte for each pair of nodes
+
+
+# What a plan says of its steps, and by which digest it is known.
+
+
+# What a part of the steps costs
+
+
+@pytest.mark.parametrize("batch", ["all", 10])
+def test_epsilon_of_intervals(batch):
+    plan = plan_of([50, 50], epsilon=1.0, train={"batch": batch})
+    node = plan.nodes[0]
+    assert plan.release.epsilon(node, []) == 0.0
+    assert plan.release.epsilon(node, [(2, 2)]) == 0.0
+    assert plan.release.epsilon(node, [(0, STEPS)]) == node.epsilon
+    part = plan.release.epsilon(node, [(0, 3)])
+    again = plan.release.epsilon(node, [(0, STEPS), (2, 4)])
+    assert part is not None
+    assert again is not None
+    assert 0 < part < 1.0 < again
+
+
+def test_a_mechanism_holds_the_multipliers_of_the_steps_it_is_asked_for():
+    algorithm = {"name": "dyn-mu", "budget_growth": 4.0}
+    plan = plan_of([50, 50], epsilon=1.0, algorithm=algorithm)
+    node = plan.nodes[0]
+    each = [node.noise_scale * 4.0 ** (-k / STEPS) for k in range(STEPS)]
+    found = plan.release.mechanism(node, [(0, 2), (1, 4)])
+    assert found.noise_multiplier == pytest.approx([each[k] for k in (0, 1, 1, 2, 3)])
+    assert plan.release.mechanism(node).noise_multiplier == pytest.approx(each)
+
+
+# Identity
+
+
+def digest(tmp_path, **changes):
+    records = changes.pop("records", [20, 30, 40])
+    parameters = changes.pop("parameters", 10)
+    edges = changes.pop("edges", "0 1\n1 2\n2 0\n")
+    path = tmp_path / "graph.txt"
+    path.write_text(edges)
+    settings = {"epsilon": 2.0, "topology": {"graph": f"file:{path}"}, **changes}
+    return plan_of(records, parameters=parameters, **settings).digest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": 2.1},
+        {"epsilon": [2.0, 2.0, 2.1]},
+        {"delta": 2e-4},
+        {"noise_std": 5.0},
+        {"relation": "replace-one"},
+        {"accounting": "published"},
+        {"noise_seed": 1},
+        {"records": [20, 30, 41]},
+        {"records": [30, 20, 40]},
+        {"parameters": 11},
+        {"train": {"steps": STEPS + 1}},
+        {"train": {"batch": 40}},
+        {"train": {"seed": 1}},
+        {"train": {"dtype": "float64"}},
+        {"algorithm": {"name": "const-d2p", "clip": 1.0}},
+        {"algorithm": {"clip": 0.9}},
+        {"algorithm": {"momentum": 0.5}},
+        {"algorithm": {"learning_rate": 0.06}},
+        {"topology": {"graph": "ring"}},
+        {"edges": "0 1\n1 2\n2 0\n0 2\n"},
+        {"edges": "0 1\n1 2\n2 0\n\n0 2\n"},
+    ],
+    ids=str,
+)
+def test_the_digest_changes_with_what_matters(changes, tmp_path):
+    assert digest(tmp_path, **changes) != digest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "train", [{"evaluate_every": 2}, {"evaluate_records": 7}, {"checkpoint_every": 3}], ids=str
+)
+def test_the_digest_does_not_change_with_what_is_measured(train, tmp_path):
+    assert digest(tmp_path, train=train) == digest(tmp_path)
+    assert digest(tmp_path) == digest(tmp_path)
+
+
+def test_a_plan_speaks_of_the_person_by_name():
+    private = {"noise_std": None, "noise_seed": None, "epsilon": 60.0, "delta": 0.03}
+    private |= {"unit": "column:customer"}
+    changes = {"privacy": private, "train": {"sampling": "allocation", "batch": 10}}
+    config = load_config(experiment(**changes))
+    for person, name in ((None, "customer"), ("patient", "patient")):
+        plan = build_plan(config, [50] * 4, 5, person=person)
+        said = " ".join((*plan.notes, *plan.warnings))
+        assert f"whether a {name} was there" in said
+        assert f"each {name} takes part in one random step" in said
+        assert f"publishing one {name} at random" in said
+        assert "record" not in said
+    by_row = load_config(experiment(**{**changes, "privacy": {**private, "unit": "record"}}))
+    plan = build_plan(by_row, [50] * 4, 5, person="patient")
+    assert (plan.unit.name, plan.unit.person) == ("record", "patient")
+    assert "each record takes part" in " ".join(plan.notes)
+
+
+# What epsilon does not cover follows from the settings of the experiment.
+
+
+CONVEX = {"nodes": {"count": 2}, "task": {"dataset": "digits", "model": "logistic"}}
+DRAWING = {"noise_std": None, "noise_seed": None, "epsilon": 1.0}
+ALWAYS = ("training loss", "checkpoints", "how many records", "refuses its own input")
+# What a line says, and the settings with which it stands there, beside others without.
+TABLE = [
+    ("train.suboptimality", {**CONVEX, "train": {"suboptimality": True}}, CONVEX),
+    (
+        "a node does not take part",
+        {"privacy": {**DRAWING, "ledger": "ledgers"}},
+        {"privacy": DRAWING},
+    ),
+    (
+        "un-noised gradients of state = 'private'",
+        {"algorithm": {"name": "privsgp-vr", "state": "private"}},
+        {"algorithm": {"name": "privsgp-vr", "state": "public"}},
+    ),
+    (
+        "un-noised gradients of state = 'private'",
+        {"algorithm": {"name": "soteriafl-svrg", "state": "private"}},
+        {"algorithm": {"name": "soteriafl-svrg"}},
+    ),
+    (
+        "un-noised gradients of state = 'private'",
+        {"algorithm": {"name": "soteriafl-saga"}},
+        {"algorithm": {"name": "dp-sgd"}},
+    ),
+    (
+        "each client's own model",
+        {"algorithm": {"name": "fedspd-dp"}},
+        {"algorithm": {"name": "dp-fedavg"}},
+    ),
+    (
+        "augmented Lagrangian",
+        {"algorithm": {"name": "fedspd-dp"}},
+        {"algorithm": {"name": "dp-fedavg"}},
+    ),
+]
+
+
+# What a line calls each key that is measured on private records.
+MEASURED = {
+    "train_loss": "training loss",
+    "gradient_norm": "gradient norms",
+    "clip_rate": "share of clipped records",
+    "records_left_out": "number of records left out",
+    "augmented_lagrangian": "augmented Lagrangian",
+    "suboptimality": "train.suboptimality",
+}
+
+
+def test_every_key_that_is_measured_on_private_records_is_named():
+    sections = {"algorithm": {"name": "fedspd-dp"}}
+    config = load_config(experiment(**sections))
+    train = config.train.model_copy(update={"suboptimality": True})
+    (line, *_) = not_covered(config.model_copy(update={"train": train}), RECORD)
+    assert "measured on private records" in line
+    assert set(MEASURED) == set(PrivateMeasurement.model_fields) - {"step"}
+    assert all(words in line for words in MEASURED.values())
+
+
+def lines(sections):
+    return not_covered(load_config(experiment(**sections)), RECORD)
+
+
+@pytest.mark.parametrize(("words", "having", "lacking"), TABLE)
+def test_a_line_stands_there_where_the_settings_ask_for_it(words, having, lacking):
+    assert sum(words in line for line in lines(having)) == 1
+    assert not any(words in line for line in lines(lacking))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_never_is_covered_stands_there_for_every_method(name):
+    config = load_config({"task": {"dataset": "digits"}, "algorithm": {"name": name}})
+    said = " | ".join(not_covered(config, RECORD))
+    assert all(words in said for words in ALWAYS)
+
+
+def test_records_that_were_held_out_and_declared_public_stand_there():
+    config = load_config(experiment())
+    task = config.task.model_copy(update={"test_share": 0.2})
+    with_share = config.model_copy(update={"task": task})
+    added = set(not_covered(with_share, RECORD)) - set(not_covered(config, RECORD))
+    assert len(added) == 1
+    assert "share of 0.2" in added.pop()

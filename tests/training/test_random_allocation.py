@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import experiment
+from experiments import after, experiment
 from tacit import privacy
 from tacit.config import load_config
 from tacit.privacy import RandomAllocationGaussian
@@ -95,11 +95,6 @@ def job_of(steps=9, evaluate_every=None, **privacy):
     given = {"noise_std": None, "epsilon": 4.0} | privacy
     sections = experiment(train=settings, privacy=given, nodes={"count": 4})
     return prepare(load_config(sections))
-
-
-def after(steps):
-    made = iter(range(1, 1000))
-    return lambda: next(made) == steps
 
 
 def charged(run):

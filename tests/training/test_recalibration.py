@@ -1,9 +1,6 @@
 """Recalibration of log-odds: which record counts where, what is fitted, and where it is put."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -68,7 +65,7 @@ def test_halves_share_no_record_and_have_every_class_alike(seed, count):
         assert abs(sizes[0] - sizes[1]) <= 1
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...], str]]] = {
+MODELS = {
     "one output": lambda: (nn.Linear(5, 1), (5,), "logistic"),
     "two outputs": lambda: (nn.Linear(5, 2), (5,), "cross-entropy"),
     "mlp": lambda: (build_model("mlp", input_shape=(5,), outputs=2, seed=1), (5,), "cross-entropy"),

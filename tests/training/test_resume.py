@@ -1,7 +1,5 @@
 """Stopping, killing and resuming: the same numbers, and every release in the ledger."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os
@@ -15,7 +13,6 @@ import termios
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,11 +21,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy.stats import norm
 
 from algorithms.battery_table import ROWS
 from experiments import (
     SEEDED,
+    after,
     experiment,
     start_tacit,
     strict_json,
@@ -37,6 +34,7 @@ from experiments import (
     write_module,
 )
 from fork_server import ForkServer
+from planning_cases import gaussian_delta
 from tacit import train
 from tacit.callbacks import Callback
 from tacit.communication.peers import Peers
@@ -59,25 +57,12 @@ def job_of(sections):
     return prepare(load_config(sections))
 
 
-def after(steps):
-    """Asks for a stop once so many steps were made in this session."""
-    made = 0
-
-    def asked():
-        nonlocal made
-        made += 1
-        return made == steps
-
-    return asked
-
-
 def models(run):
     return load_file(run / "nodes.safetensors")["parameters"]
 
 
 def result(run):
-    content: dict[str, object] = strict_json((run / "result.json").read_text())
-    return content
+    return strict_json((run / "result.json").read_text())
 
 
 def charged(run, node=0):
@@ -96,12 +81,6 @@ def reserve(run, first, until):
     """Reserve steps as a session does that is killed before it can settle them."""
     with Ledger.open(run / "ledger.sqlite", digest=None) as ledger:
         ledger.reserve(first, until)
-
-
-def gaussian_delta(epsilon, mu):
-    """Balle and Wang (2018), theorem 5: the delta of a Gaussian mechanism, mu = shift over std."""
-    low, high = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
-    return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
 
 
 # Clean stops.
@@ -202,7 +181,7 @@ def of_persons(sections):
 
 
 VARIANCE_REDUCED = [case for case, row in ROWS.items() if "saga" in row.name or "svrg" in row.name]
-BY_PERSON: dict[str, dict[str, dict[str, object]]] = {
+BY_PERSON = {
     "all persons": {},
     "Poisson batches": {"train": {"batch": 6}},
     "fixed batches": {
@@ -276,7 +255,7 @@ def test_what_was_booked_ahead_and_not_sent_is_given_back(tmp_path):
         for node, spent in zip(job.plan.nodes, stopped.epsilon, strict=True):
             assert spent is not None
             mu = math.sqrt(until) / node.noise_scale
-            assert gaussian_delta(spent, mu) == pytest.approx(1e-5, rel=1e-5)
+            assert gaussian_delta(mu, spent) == pytest.approx(1e-5, rel=1e-5)
 
 
 class SaysNew(Peers):
@@ -424,9 +403,9 @@ def test_repeated_steps_are_charged_and_the_run_ends_where_the_budget_does(
         assert spent is not None
         mu = math.sqrt(releases.total()) / node.noise_scale
         assert spent <= 2.0
-        assert gaussian_delta(spent, mu) == pytest.approx(1e-5, rel=1e-5)
+        assert gaussian_delta(mu, spent) == pytest.approx(1e-5, rel=1e-5)
         one_more = math.sqrt(releases.total() + 1) / node.noise_scale
-        assert gaussian_delta(2.0, one_more) > 1e-5
+        assert gaussian_delta(one_more, 2.0) > 1e-5
 
     # Up to its end it did what an uninterrupted run does.
     uncut = execute(budgeted, should_stop=after(end))
@@ -457,7 +436,7 @@ def test_where_nothing_is_left_the_last_checkpoint_is_the_result(tmp_path):
         for node, cost in zip(job.plan.nodes, spent, strict=True):
             assert cost <= 2.0
             mu = math.sqrt(10) / node.noise_scale
-            assert gaussian_delta(cost, mu) == pytest.approx(1e-5, rel=1e-5)
+            assert gaussian_delta(mu, cost) == pytest.approx(1e-5, rel=1e-5)
     # What reads the folder says the same.
     score = tacit("evaluate", run, "--json").json
     assert score["accuracy"] == content["test_accuracy"]["consensus"]
@@ -529,7 +508,7 @@ def test_without_a_budget_repeated_steps_are_charged_and_the_run_goes_on(tmp_pat
         assert spent is not None
         assert once is not None
         assert spent > once
-        assert gaussian_delta(spent, 3 / node.noise_scale) == pytest.approx(1e-5, rel=1e-5)
+        assert gaussian_delta(3 / node.noise_scale, spent) == pytest.approx(1e-5, rel=1e-5)
 
 
 # What cannot be resumed.
@@ -646,7 +625,7 @@ def test_damaged_files_are_refused(stopped):
     run = stopped / "run"
     (last,) = (path for path in run.glob("checkpoint-*") if path.name.endswith("3.safetensors"))
     checkpoint.file_of(run, 2).unlink()  # without an older one to go back to
-    damages: list[tuple[Path, Callable[[bytes], bytes], str]] = [
+    damages = [
         (last, lambda content: content[:-100], "checkpoint"),
         (last, lambda content: b"", "checkpoint"),
         (last, lambda content: b"\xff" * len(content), "checkpoint"),
@@ -947,7 +926,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(long, tmp_path):
 def test_kills_leave_sound_files_and_every_release_on_the_books(long, tmp_path):
     run, digest = tmp_path / "run", long.result.plan.digest()
     moments = random.Random(3)
-    sessions: list[tuple[int, int]] = []  # where each began, and how far it provably came
+    sessions = []  # where each began, and how far it provably came
     began = 0
     for session in range(6):
         process = start_tacit("train", long.file, "--out", run, *["--resume"] * bool(session))
@@ -983,7 +962,7 @@ def test_kills_leave_sound_files_and_every_release_on_the_books(long, tmp_path):
     assert isinstance(spent, list)
     for node, cost, least in zip(long.result.plan.nodes, spent, long.result.epsilon, strict=True):
         mu = math.sqrt(releases.total()) / node.noise_scale
-        assert gaussian_delta(cost, mu) == pytest.approx(1e-5, rel=1e-5)
+        assert gaussian_delta(mu, cost) == pytest.approx(1e-5, rel=1e-5)
         assert least is not None
         assert cost > least
 

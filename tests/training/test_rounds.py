@@ -1,10 +1,6 @@
 """Several gossip rounds a step, against loops of their own; their bytes, and who refuses them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -109,7 +105,7 @@ def dual_averaging(task, run, rounds):
     return x
 
 
-LOOPS: dict[str, tuple[Callable[..., Array], dict[str, Any]]] = {
+LOOPS = {
     "d-psgd": (gossip, {}),
     "dp2-sgd": (gossip, {}),
     "dpdo": (projected, {"rate_decay": 1.0, "noise_decay": 1.0}),

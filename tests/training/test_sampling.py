@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+import tacit
+from experiments import experiment
 from plain_noise import normals
+from planning_cases import config_of
 from tacit.config import load_config
 from tacit.privacy.noise import draws as noise
 from tacit.training import sampling
 from tacit.training.planner import build_plan
+from tacit.training.settled import automatic_batch
 
 CPU = torch.device("cpu")
 RECORDS = (40, 8, 25, 5, 1)
@@ -265,3 +269,77 @@ def test_on_a_device_drawn_batches_have_public_widths(method):
     padded = sampling._padded([np.arange(9), np.arange(4)], CPU, lambda longest: width)
     assert chosen(padded) == [list(range(9)), list(range(4))]
     assert padded.mask.shape == (2, width)
+
+
+# What a batch that is left open comes to, and that a run writes it down and goes on with it.
+
+
+THREE_SIZES = [3000, 100, 20]
+OTHERS = {
+    "no noise": {"epsilon": "none"},
+    "a given noise": {"epsilon": None, "noise_std": 0.1},
+    "a published noise": {"accounting": "published"},
+    "fixed batches": {"train": {"sampling": "fixed"}, "relation": "replace-one"},
+    "epochs": {"train": {"sampling": "allocation"}},
+    "a gradient table": {"algorithm": {"name": "privsgp-vr", "state": "private"}},
+    "anchors": {"algorithm": {"name": "privsgp-vr"}},
+    "local steps": {
+        "algorithm": {"name": "dp-fedavg", "local_steps": 3},
+        "topology": {"graph": "star"},
+    },
+    "Laplace noise": {"algorithm": {"name": "dpdo"}, "topology": {"graph": "ring"}},
+}
+
+
+def settled(linear, records, **settings):
+    train = {"batch": "auto", **settings.pop("train", {})}
+    config = config_of(len(records), train=train, **settings)
+    assert config.train.batch == "auto"
+    found = automatic_batch(config, records, linear)
+    plan = build_plan(config, records, 10, linear=linear)
+    assert plan.config.train.batch == found[0]
+    assert [note for note in plan.notes if "by default" in note] == [n for n in found[1:] if n]
+    return found
+
+
+def test_a_linear_layer_takes_all_records_and_other_models_a_tenth():
+    private = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}}
+    assert settled(True, THREE_SIZES, **private)[0] == "all"
+    batch, reason = settled(False, THREE_SIZES, **private)
+    assert batch == 300
+    assert reason is not None
+    assert reason.startswith("train.batch = 300, by default: a tenth of the largest node's 3,000")
+    assert settled(False, [601, 5, 5], **private)[0] == 64
+    assert settled(False, [641, 5, 5], **private)[0] == 65
+    assert settled(False, [30, 5, 5], **private)[0] == 30
+
+
+@pytest.mark.parametrize("name", ["noised-moments", "noised-moments-server"])
+def test_what_reads_records_once_reads_all_of_them(name):
+    graph = "star" if name.endswith("server") else "exponential"
+    given = {"algorithm": {"name": name}, "topology": {"graph": graph}}
+    assert settled(False, THREE_SIZES, epsilon=1.0, **given)[0] == "all"
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("linear", [True, False])
+def test_elsewhere_it_is_64(case, linear):
+    given = {"epsilon": 1.0, "algorithm": {"name": "privsgp"}, **OTHERS[case]}
+    given = {key: value for key, value in given.items() if value is not None}
+    assert settled(linear, THREE_SIZES, **given) == (64, None)
+
+
+@pytest.mark.parametrize(("model", "batch"), [("logistic", "all"), ("mlp", 64)])
+def test_a_run_writes_down_what_it_came_to_and_goes_on_with_it(model, batch, tmp_path):
+    given = experiment(
+        task={"model": model},
+        nodes={"count": 3},
+        privacy={"noise_std": None, "epsilon": 2.0},
+        train={"steps": 2, "batch": None},
+    )
+    first = tacit.train(given, out=tmp_path / "run")
+    assert first.plan.config.train.batch == batch
+    written = (tmp_path / "run" / "config.toml").read_text()
+    assert f"batch = {batch!r}".replace("'", '"') in written
+    again = tacit.train(tmp_path / "run" / "config.toml")
+    assert again.parameters.equal(first.parameters)

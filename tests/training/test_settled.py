@@ -157,6 +157,7 @@ def test_what_is_recommended_is_not_asked_for_by_a_rule(key, rule, tmp_path):
     assert f"algorithm.{key} = '{rule}': must be a number here" in answer.err
 
 
+@pytest.mark.slow
 def test_the_best_steps_are_looked_for_at_the_settled_numbers(tmp_path):
     file = tmp_path / "ruled.toml"
     file.write_text(

@@ -1,7 +1,5 @@
 """Records of several inputs, and targets of any shape: packed, trained, and taken apart again."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 

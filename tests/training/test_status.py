@@ -1,7 +1,5 @@
 """`status.json`: what it says while a run goes on, waits, ends or fails, and what it never says."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -29,10 +27,7 @@ class Sites(Peers):
     rank, processes = 1, 3
 
     def __init__(self):
-        self.others = [
-            PeerState(0, "north", "connected", 7, 0.5),
-            PeerState(2, "west", "unknown"),
-        ]
+        self.others = [PeerState(0, "north", "connected", 7, 0.5), PeerState(2, "west", "unknown")]
         self.waiting_for: tuple[int, ...] = ()
         self.looked = threading.Semaphore(0)
 

@@ -145,6 +145,7 @@ def test_it_falls_to_zero_by_weights_where_sizes_differ(tmp_path):
         assert 0 <= json.loads(last)["suboptimality"] < 3e-3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
 def test_it_falls_to_zero_and_stands_in_the_rows(tmp_path):
     tacit.train(settings(), out=tmp_path / "run")
@@ -241,6 +242,7 @@ def test_processes_that_were_given_records_refuse_it():
         prepare(load_config(settings()), nodes=nodes, peers=Two())  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_figure_draws_it(tmp_path):
     file = tmp_path / "figure.toml"
     sections = settings(train={"steps": 20, "evaluate_every": 10})

@@ -1,10 +1,7 @@
 """Runs on tables: from files, from frames, from each node's own file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,12 +9,7 @@ import polars as pl
 import pytest
 import tomli_w
 import torch
-from sklearn.metrics import (
-    mean_absolute_error,
-    r2_score,
-    roc_auc_score,
-    root_mean_squared_error,
-)
+from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score, root_mean_squared_error
 
 import tacit
 from experiments import tacit as command_line
@@ -28,7 +20,7 @@ from tacit.data import load_own
 from tacit.errors import InputError, RecordsError
 from tacit.training.prepare import prepare
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "algorithm": {"name": "privsgp", "learning_rate": 0.5},
     "privacy": {"epsilon": 3.0, "noise_seed": 4},
     "train": {"steps": 3, "batch": "all"},
@@ -51,6 +43,7 @@ def frame():
     return pd.read_csv("patients.csv")
 
 
+@pytest.mark.slow
 def test_files_frames_and_parts_train_the_same_models(folder):
     wanted = trained(TASK).parameters
     model = {"model": "logistic"}
@@ -67,6 +60,7 @@ def test_files_frames_and_parts_train_the_same_models(folder):
     assert trained({**TASK, "dataset": "parquet:patients.parquet"}).parameters.equal(wanted)
 
 
+@pytest.mark.slow
 def test_paths_stand_for_the_tables_they_lead_to(folder):
     """One with all nodes, one a node, and one with test records; the schema lies beside it."""
     model = {"model": "logistic"}

@@ -1,9 +1,6 @@
 """What a process pays that was left out of a run and is taken back."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -37,13 +34,7 @@ class Back(SessionMemory):
         own: what was charged then.
     """
 
-    def __init__(
-        self,
-        rejoins,
-        first=0,
-        paid=0,
-        own=MappingProxyType({}),
-    ):
+    def __init__(self, rejoins, first=0, paid=0, own=MappingProxyType({})):
         self.rejoins = rejoins
         said = {"first": first, "until": STEPS, "paid": 0, "own_paid": paid, "own": dict(own)}
         self._terms = said
@@ -78,6 +69,7 @@ def times_charged(ledger, node=0):
     return [sum(first <= step < until for first, until in intervals) for step in range(STEPS)]
 
 
+@pytest.mark.slow
 @given(
     others=st.tuples(*[st.lists(st.integers(64, 5000), min_size=2, max_size=2)] * 2),
     epsilon=st.sampled_from([0.5, 3.0]),
@@ -102,7 +94,7 @@ def test_what_a_node_runs_depends_on_no_other_where_the_run_may_begin_without_it
 
 def test_a_run_begins_without_a_site_only_where_nothing_is_shared_or_chosen_by_all():
     federated = {"name": "dp-sgd", "clients_per_round": 3}
-    base: dict[str, dict[str, object]] = {
+    base = {
         "nodes": {"count": 3},
         "algorithm": federated,
         "train": {"batch": 16},
@@ -158,7 +150,7 @@ def test_steps_that_were_sent_in_a_session_before_that_are_paid_for_again(tmp_pa
         assert until > 6
 
 
-BEGINS: Mapping[str, Mapping[str, object]] = {
+BEGINS = {
     "algorithm": {"name": "dp-fedavg", "clients_per_round": 4},
     "faults": {"tolerate": True},
 }
@@ -177,7 +169,7 @@ def test_it_never_pays_more_than_its_budget_and_says_so(
     """Where the others can begin without it, it has to reach as far as they do."""
     plan = plan_of(**asked, **BEGINS) if begins else plan_of(**asked)
     assert plan.config.begins_without is begins
-    spans: list[tuple[int, int]] = []
+    spans = []
     for begin, length in blocks:  # steps are made again, and none is passed over
         begin = min(begin, spans[-1][1]) if spans else 0
         spans.append((begin, begin + length))

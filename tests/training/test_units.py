@@ -1,7 +1,5 @@
 """Runs in which a record is a person: planned, drawn, trained, or refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

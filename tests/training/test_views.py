@@ -1,12 +1,8 @@
 """Runs with views of records: planned, refused, agreed on and stated; and that they train."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import tacit
 from tacit.algorithms import ALGORITHMS
@@ -35,7 +31,7 @@ def nodes(count=3, records=40, seed=3):
 
 
 def experiment(**changes):
-    sections: dict[str, dict[str, Any]] = {
+    sections = {
         "task": {"model": "logistic", "outputs": 2, "augmentation": "flip-shift"},
         "topology": {"graph": "ring"},
         "algorithm": {"name": "dp2-sgd", "learning_rate": 0.5, "clip": 1.0},
@@ -269,8 +265,7 @@ def test_a_module_that_shows_no_taps_has_views_too():
             self.layer = nn.Linear(SIDE, SIDE)
 
         def forward(self, inputs):
-            outputs: Tensor = self.layer(torch.tanh(self.layer(inputs[:, 0]))).sum(1)[:, :2]
-            return outputs
+            return self.layer(torch.tanh(self.layer(inputs[:, 0]))).sum(1)[:, :2]
 
     found = tacit.train(experiment(), model=Tied(), nodes=nodes())
     assert found.plan.notes

@@ -4,10 +4,7 @@ The shares are compared with what the nodes' noised means add to the mean of all
 nodes, and with a plan that is made without the node.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +65,7 @@ def deviation(plan):
 def test_shares_are_those_of_sums_over_nodes_and_of_a_plan_without_the_node(sizes, kind, data):
     count = len(sizes)
     draw = st.lists(st.floats(0.5, 20.0), min_size=count, max_size=count)
-    weights: Any = data.draw(draw) if kind == "numbers" else kind
+    weights = data.draw(draw) if kind == "numbers" else kind
     stds = data.draw(st.lists(st.sampled_from([0.2, 1.0, 3.0]), min_size=count, max_size=count))
     privacy = {"epsilon": stds, "delta": 1e-7}
     plan = plan_of(sizes, weights, privacy)

@@ -94,6 +94,7 @@ WHOSE = [min(row // 2, 19) for row in range(RECORDS)]  # 19 persons of two rows,
 PERSONS = {"unit": "column:person", "unit_rows": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["mean", "sum"])
 @pytest.mark.parametrize("relation", [ZERO_OUT, "replace-one"])
 def test_without_noise_most_persons_are_guessed(relation, rows):
@@ -244,6 +245,7 @@ def audited(job, context, *, canaries=45, **more):
     return one_run, of_mechanisms([mechanism], times=one_run.times, points=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", private_rows())
 def test_every_private_algorithm_is_audited(name):
     """Without noise its releases give the canaries away; as it is, they do not."""

@@ -63,6 +63,7 @@ class NoNoise(StackedContext):
         return total.clone()
 
 
+@pytest.mark.slow
 def test_no_noise_at_all_is_an_alarm():
     assert attacked(POISSON, context=NoNoise).alarm
     assert loudness(np.ones(20), np.full(20, 1e-12), 0.05) > 1e4

@@ -1,12 +1,9 @@
 """Each site alone and all pooled, beside an experiment: what one would write by hand."""
 
-from __future__ import annotations
-
 import statistics
 import tomllib
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -76,7 +73,7 @@ def module(tmp_path, monkeypatch):
 
 def of_sites(module, **changes):
     """An experiment of the three sites, by a method that has no rule for its rate."""
-    own: dict[str, Any] = {
+    own = {
         "task": {"dataset": f"{module}:load", "metric": ["auc", "accuracy"]},
         "nodes": {"count": 3, "partition": "by:site"},
         "algorithm": {"name": "const-d2p", "learning_rate": 0.4, "clip": 0.7},
@@ -117,7 +114,7 @@ def by_hand(experiment, rows, data):
     return torch.cat([part.flatten() for part in result.model("consensus").state_dict().values()])
 
 
-HARD: dict[str, dict[str, Any]] = {
+HARD = {
     "gossip": {},
     "shared noise, a ring, a budget each": {
         "topology": {"graph": "ring"},
@@ -261,6 +258,7 @@ def private(tmp_path_factory):
         yield compared(write(base, seeds=2), str(folder / "out"))
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_runs(private):
     gathered, document = private
     lines = dict(zip([line.name for line in gathered.figure.lines], gathered.runs, strict=True))
@@ -297,6 +295,7 @@ def test_tables_are_those_of_the_runs(private):
             assert mean["deviation"] == pytest.approx(statistics.stdev(of_seeds))
 
 
+@pytest.mark.slow
 def test_what_is_not_private_says_so_wherever_it_is_shown(private):
     _, document = private
     out = StringIO()
@@ -322,6 +321,7 @@ def test_what_is_not_private_says_so_wherever_it_is_shown(private):
     assert (equal.axis, equal.log_x, equal.curves[0].x) == ("sites", False, (1.0, 2.0, 3.0))
 
 
+@pytest.mark.slow
 def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module):
     base = of_sites(module, privacy={"noise_seed": None})
     gathered, document = compared(write(base, ["alone"]))
@@ -345,13 +345,14 @@ def test_runs_on_parts_of_one_division_cost_what_one_run_costs(module):
     assert row.epsilon == pytest.approx(privacy.epsilon(privacy.Composed(both), delta=1e-3))
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on(module):
     file = write(of_sites(module), ["alone"])
     _, none = compared(file, should_stop=lambda: True)
     assert (none["sites"], none["x"]) == ([], ["steps"])
     compare_page(none)
     _, whole = compared(file, "whole")
-    ended: list[str] = []
+    ended = []
     gathered, part = compared(
         file,
         done=lambda request, outcome: ended.append(request.name),
@@ -433,6 +434,7 @@ def test_a_part_that_is_none_is_refused(nodes, given):
     assert caught.value.where == "nodes.part"
 
 
+@pytest.mark.slow
 def test_the_command_writes_table_picture_and_page(module):
     file = write(of_sites(module), ["pooled-plain"])
     said = command_line("compare", file, "--out", "made", "--json").json

@@ -1,11 +1,8 @@
 """The figure as data: means, deviations, the best of a grid, against plain recomputation."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from io import StringIO
-from typing import Any
 
 import pytest
 import tomli_w
@@ -270,7 +267,7 @@ def test_names_with_brackets_are_printed_whole(tmp_path):
     file = tmp_path / "figure.toml"
     lines = [{"name": "Dyn[mu]", "group": "of [red]"}, {"name": "Dyn[C]", "group": "of [red]"}]
     task = {"dataset": "digits", "model": "logistic"}
-    sections: dict[str, Any] = {"task": task, "train": {"steps": 2}, "nodes": {"count": 2}}
+    sections = {"task": task, "train": {"steps": 2}, "nodes": {"count": 2}}
     sections["privacy"] = {"epsilon": "none"}
     file.write_text(tomli_w.dumps({**sections, "figure": {"line": lines}}))
     answer = command_line("compare", file, "--out", tmp_path / "out")

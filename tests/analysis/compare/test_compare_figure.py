@@ -1,9 +1,5 @@
 """A figure file is read as it says, and refused by the name of what is wrong."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import tomli_w
 
@@ -17,7 +13,7 @@ from tacit.errors import InputError
 
 def write(folder, name="fig.toml", figure=None, **changes):
     path = folder / name
-    content: dict[str, Any] = experiment(**changes)
+    content = experiment(**changes)
     if figure is not None:
         content["figure"] = figure
     path.write_text(tomli_w.dumps(content), encoding="utf-8")

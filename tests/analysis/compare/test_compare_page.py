@@ -1,10 +1,7 @@
 """Page, table and pictures of a comparison: the same numbers in all of them, and valid markup."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from io import StringIO
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -67,7 +64,7 @@ def line(name, **changes):
 
 
 def document(*lines, **changes):
-    made: dict[str, Any] = {
+    made = {
         "format_version": 1,
         "tacit_version": "0.0.0",
         "title": "Figure <3>",

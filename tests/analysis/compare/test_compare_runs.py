@@ -1,12 +1,9 @@
 """Runs are made, cached, gone on with and lost one at a time; nothing is overwritten."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
 import signal
-from typing import Any
 
 import pytest
 import tomli_w
@@ -79,7 +76,7 @@ def test_what_fails_does_not_take_the_others_along(tmp_path):
         {"name": "diverges", "set": OVERFLOWS},
         {"name": "good"},
     ]
-    heard: list[str | None] = []
+    heard = []
     monitor = Monitor(done=lambda request, outcome: heard.append(outcome.message))
     gathered = gather(figure(tmp_path, lines), open_folder(tmp_path / "out"), monitor=monitor)
     wrong, diverged, good = gathered.members
@@ -107,7 +104,7 @@ def test_a_diverging_point_of_a_grid_is_no_failure(tmp_path):
 
 def test_a_stopped_run_goes_on_where_it_stood(tmp_path):
     clips, out = figure(tmp_path, LINES), open_folder(tmp_path / "out")
-    steps: list[float] = []
+    steps = []
     monitor = Monitor(
         step=lambda request, share: steps.append(share), should_stop=lambda: len(steps) > 1
     )
@@ -148,7 +145,7 @@ def test_a_run_without_a_usable_checkpoint_begins_anew_elsewhere(tmp_path):
 
 def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
     """What was reserved before stays in the ledger of the abandoned folder."""
-    changes: Any = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
+    changes = {"privacy": {"noise_std": None, "epsilon": 1.0, "noise_seed": None}}
     first_try = request(tmp_path, **changes)
     assert made(first_try)[0].status == "done"
     (tmp_path / "run" / "result.json").unlink()
@@ -160,7 +157,7 @@ def test_a_budget_that_is_used_up_by_a_kill_is_spent_anew(tmp_path):
 
 def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path):
     requests = [request(tmp_path, f"run{seed}", train={**LONG, "seed": seed}) for seed in range(3)]
-    begun: set[str] = set()
+    begun = set()
     monitor = Monitor(
         step=lambda request, share: begun.add(request.name), should_stop=lambda: len(begun) == 2
     )
@@ -173,7 +170,7 @@ def test_stopping_processes_leaves_checkpoints_and_nobody(tmp_path):
 
 
 def test_a_run_that_lost_its_process_goes_on(tmp_path):
-    killed: list[int] = []
+    killed = []
 
     def started():
         return [process for worker in one._last for process in worker.started]

@@ -1,7 +1,5 @@
 """`tacit.compare` from Python: the runs of the command, as rows and as pictures."""
 
-from __future__ import annotations
-
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +94,7 @@ def test_a_figure_of_many_lines_shows_the_best(made):
     assert "the best 12 of 20 lines" in figure._supxlabel.get_text()
 
 
+@pytest.mark.slow
 def test_the_command_draws_a_picture_in_a_file(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write_experiment(tmp_path, **BUDGETS, algorithm={"learning_rate": 0.1})
@@ -109,6 +108,7 @@ def test_the_command_draws_a_picture_in_a_file(made, tmp_path, monkeypatch):
     assert ".pdf, .png or .svg" in command_line(*told, "--picture", "x.gif").refusal
 
 
+@pytest.mark.slow
 def test_a_run_is_drawn_over_steps_and_epsilon(made):
     result = tacit.train(experiment(**BUDGETS))
     figure = result.figure()

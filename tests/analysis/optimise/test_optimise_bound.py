@@ -14,12 +14,7 @@ from tacit.analysis.optimise import published_optimum
 from tacit.analysis.optimise.bound import clipping_excess, estimate, largest_curvature
 from tacit.errors import InputError
 from tacit.gradients import LOSSES
-from tacit.privacy.published import (
-    BoundConstants,
-    Budget,
-    claimed_variances,
-    convergence_bound,
-)
+from tacit.privacy.published import BoundConstants, Budget, claimed_variances, convergence_bound
 from tacit.training.prepare import prepare
 
 positive = st.floats(1e-3, 1e3)

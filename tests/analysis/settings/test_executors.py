@@ -1,7 +1,5 @@
 """Runs go to the workers of an executor: one that is killed, and what a run leaves of itself."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -34,7 +32,7 @@ def request(folder, name="run", **changes):
 
 def killer(path, victims):
     """Kills the workers once, as soon as the run has a checkpoint behind its start."""
-    killed: list[int] = []
+    killed = []
 
     def look():
         if not killed and len(list(path.glob("checkpoint-*"))) > 1:
@@ -179,7 +177,7 @@ class Elsewhere(Executor):
     """Workers that do not see the folder of the runs."""
 
     def submit(self, function, /, *args, **options):
-        future: Future[object] = Future()
+        future = Future()
         task, path, token, *more = args
         future.set_result(function(task, path, token.parent / "not" / token.name, *more))
         return future

@@ -1,7 +1,5 @@
 """Hidden trials in the ledger of the data: one entry of the whole, before the first, and once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -40,11 +38,12 @@ def account(folder):
     return read_ledger(file)
 
 
+@pytest.mark.slow
 def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
     search = load_search(written(tmp_path))
     plan, out = plan_search(search), tmp_path / "out"
     assert plan.winner is not None
-    seen: list[int] = []
+    seen = []
 
     def stop():  # asked before the first trial, and by it
         seen.append(len(account(tmp_path).runs))
@@ -55,10 +54,7 @@ def test_the_total_is_reserved_before_the_first_trial_and_once(tmp_path):
         assert run_search(plan, folder, Monitor(should_stop=stop)) is None
     (run,) = account(tmp_path).runs
     assert seen == [1]
-    assert (list(run.charged.values()), run.statements[0]["kind"]) == (
-        [((0, 1),)],
-        "known",
-    )
+    assert (list(run.charged.values()), run.statements[0]["kind"]) == ([((0, 1),)], "known")
     # It goes on where it was: with what it began with, and is charged no more.
     known = SearchFolder.known(out, search.digest(), resume=True)
     assert known is not None
@@ -101,13 +97,16 @@ def test_other_runs_on_the_data_see_what_a_search_has_spent(tmp_path):
     assert {release["steps"] for release in spent["releases"]} == {1, 3}
 
 
-def test_a_search_of_another_sources_records_is_refused_before_any_trial(tmp_path):
+PUBLIC = {"grid": HIDDEN["grid"], "cost": "public", "set": {"task.dataset": f"{__name__}:made"}}
+COMPOSED = {"grid": HIDDEN["grid"], "cost": "composed"}
+
+
+@pytest.mark.parametrize(("named", "releases"), [(HIDDEN, 1), (PUBLIC, 1), (COMPOSED, 2)])
+def test_a_search_of_another_sources_records_is_refused_before_any_trial(named, releases, tmp_path):
     """Whichever way its choice is paid for; and named as they are, all of them draw on it."""
     limits = {"ledger_epsilon": 4.0}
     assert tacit("tune", written(tmp_path, **limits), "--out", tmp_path / "first").code == 0
-    public = {"grid": HIDDEN["grid"], "cost": "public", "set": {"task.dataset": f"{__name__}:made"}}
-    composed = {"grid": HIDDEN["grid"], "cost": "composed"}
-    for tune in (HIDDEN, public, composed):
+    for tune in (HIDDEN, PUBLIC, COMPOSED):
         other = written(tmp_path, tune, ledger_source="other", **limits)
         out = tmp_path / str(tune["cost"])
         refused = tacit("tune", other, "--out", out)
@@ -116,19 +115,15 @@ def test_a_search_of_another_sources_records_is_refused_before_any_trial(tmp_pat
         assert len(account(tmp_path).runs) == 1
         assert not list(out.glob("*/*"))
     both = {"ledger_source": "digits + new", **limits}
-    spent = []
-    for tune in (HIDDEN, public, composed):
-        out = tmp_path / f"named {tune['cost']}"
-        answer = tacit("tune", written(tmp_path, tune, **both), "--out", out)
-        assert answer.code == 0, answer.err
-        document = tacit("privacy", "ledger", tmp_path / "ledgers", "--json").json
-        spent.append({row["data"]: len(row["releases"]) for row in document["nodes"]})
-    assert spent == [{"digits": 1 + n, "new": n} for n in (1, 2, 4)]
+    answer = tacit("tune", written(tmp_path, named, **both), "--out", tmp_path / "named")
+    assert answer.code == 0, answer.err
+    document = tacit("privacy", "ledger", tmp_path / "ledgers", "--json").json
+    spent = {row["data"]: len(row["releases"]) for row in document["nodes"]}
+    assert spent == {"digits": 1 + releases, "new": releases}
 
 
 def test_why_a_trial_is_lost_stands_on_the_own_screen_alone(tmp_path):
-    composed = {"grid": HIDDEN["grid"], "cost": "composed"}
-    file = written(tmp_path, composed, ledger_epsilon=1.0)
+    file = written(tmp_path, COMPOSED, ledger_epsilon=1.0)
     assert tacit("tune", file, "--out", tmp_path / "first").code == 0
     again = tacit("tune", file, "--out", tmp_path / "second")
     assert (again.code, again.err.count(": lost: node 0: the budget of its data")) == (0, 2)

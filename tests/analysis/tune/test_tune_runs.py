@@ -1,7 +1,5 @@
 """Searches that run: totals by the ledgers, what is hidden, what is resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat
@@ -260,8 +258,8 @@ def test_a_stopped_search_goes_on_and_runs_nothing_twice(tmp_path):
     file, out = written(tmp_path, {"grid": GRID}), tmp_path / "out"
     search = load_search(file)
     plan = plan_search(search)
-    begun: list[str] = []
-    steps: list[str] = []
+    begun = []
+    steps = []
     monitor = Monitor(
         start=lambda trial: begun.append(trial.name),
         step=lambda trial, share: steps.append(trial.name),
@@ -316,6 +314,7 @@ def test_a_trial_that_diverges_loses(tmp_path):
     assert 0.99 < document["epsilon"][0] <= 1.0  # what it sent was sent
 
 
+@pytest.mark.slow
 def test_a_ledger_of_ones_own_has_the_last_word(tmp_path):
     """Where earlier runs have spent of it, trials get what is left, and never more."""
     kept = {**PRIVATE, "ledger": "kept", "ledger_epsilon": 1.1}

@@ -1,7 +1,5 @@
 """The section `[tune]`: what is searched, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ the command line in an environment as `tacit launch` sets it. This process keeps
 killed when the block ends, whatever happened, and every wait has a limit.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import secrets
@@ -17,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -59,16 +56,7 @@ class Member:
 
 
 @contextmanager
-def crew(
-    folder,
-    processes,
-    arguments,
-    *,
-    tamper=None,
-    homes=(),
-    ranks=None,
-    kept_by_rank_0=False,
-):
+def crew(folder, processes, arguments, *, tamper=None, homes=(), ranks=None, kept_by_rank_0=False):
     """Ranks that run `tacit` with their arguments; none is left afterwards.
 
     Args:
@@ -81,7 +69,7 @@ def crew(
         kept_by_rank_0: whether rank 0 keeps the store, as where services start the processes.
     """
     token = secrets.token_hex(4)
-    members: list[Member] = []
+    members = []
     agent = {"TORCHELASTIC_USE_AGENT_STORE": str(not kept_by_rank_0)}
     with nullcontext(free_port()) if kept_by_rank_0 else kept_store() as port:
         try:
@@ -132,8 +120,7 @@ def simulated(file, run):
 
 def result_of(run):
     """What `result.json` says."""
-    content: dict[str, Any] = strict_json((run / "result.json").read_text())
-    return content
+    return strict_json((run / "result.json").read_text())
 
 
 def rows_of(run):
@@ -149,7 +136,7 @@ def nodes_of(run):
 
 def charged(run):
     """How often each step was charged to each node, from the ledgers of a run alone."""
-    found: dict[int, Counter[int]] = {}
+    found = {}
     for file in sorted(run.glob("rank-*/ledger.sqlite")) or [run / "ledger.sqlite"]:
         (one,) = read_ledger(file).runs
         for node, intervals in one.charged.items():

@@ -1,10 +1,7 @@
 """Clusters for tests: threads of this process stand for ranks, over a real store on loopback."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import contextmanager
-from typing import Any
 
 from tacit.communication.cluster.rendezvous import connect
 from tacit.communication.cluster.store import host_store
@@ -37,7 +34,7 @@ def variables(rank, processes, port, **others):
 
 def at_once(work, ranks):
     """What each rank's work returns, or the exception that it raises, in the order of ranks."""
-    results: dict[int, Any] = {}
+    results = {}
 
     def one(rank):
         try:

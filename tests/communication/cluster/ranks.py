@@ -4,8 +4,6 @@ The processes are forked from one server that has imported torch already, so tha
 a fraction of a second. All are ended when the block ends, whatever happened.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -18,8 +16,6 @@ from collections import defaultdict, deque
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -85,15 +81,7 @@ def rendezvous():
         del store
 
 
-def take_seat(
-    rank,
-    processes,
-    port,
-    timeout,
-    name="channel",
-    diagnose=lost,
-    batched=False,
-):
+def take_seat(rank, processes, port, timeout, name="channel", diagnose=lost, batched=False):
     """Connects this process with the others, over loopback alone."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     torch.set_num_threads(1)
@@ -117,7 +105,7 @@ def take_seat(
 @contextmanager
 def started(function, ranks, processes, port, timeout):
     """Some of the ranks as processes, each with the end of a pipe where its result comes."""
-    running: list[tuple[BaseProcess, Connection]] = []
+    running = []
     try:
         for rank in ranks:
             here, there = multiprocessing.Pipe(duplex=False)
@@ -275,7 +263,7 @@ class ThreadArrival:
 def run_threads(function, processes, *, timeout=10.0, limit=30.0, channel=ThreadChannel):
     """Runs a function in threads that stand for ranks; see `run_ranks`."""
     hub = Hub(processes)
-    outcomes: list[Outcome] = [Outcome(None, None)] * processes
+    outcomes = [Outcome(None, None)] * processes
 
     def sit(rank):
         own = channel(hub, rank, timeout)

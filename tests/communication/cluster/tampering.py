@@ -3,19 +3,16 @@
 What happens next does not depend on how fast this machine is.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
 import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import reduce
 from hashlib import sha256
 
 import torch
-from torch import Tensor
 
 from tacit.communication.cluster.channel import TorchChannel
 from tacit.communication.cluster.cluster import Cluster
@@ -111,7 +108,7 @@ def filled(value):
     return change
 
 
-BAD: Mapping[str, tuple[Callable[[Tensor], Tensor], str]] = {
+BAD = {
     "not finite": (filled(0xFF), "are not finite"),
     "another dtype": (field(32, "<I", 1), "its dtype is 1 and must be 2"),
     "more rows": (field(36, "<I", 3), "its rows is 3 and must be"),

@@ -1,7 +1,5 @@
 """The channel: what was sent comes out, in order, and a lost peer is named in time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -12,7 +10,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -66,7 +63,7 @@ def talk(seat):
     """All that ranks in a ring say to each other when nobody is lost."""
     rank, channel, count = seat.rank, seat.channel, seat.processes
     after, before = (rank + 1) % count, (rank - 1) % count
-    found: dict[str, Any] = {}
+    found = {}
 
     # One after another around the ring; the receives announce more than what comes.
     found["sizes"] = []

@@ -3,8 +3,6 @@
 Whoever has ended the run is done and waits for nobody, and nobody is waited for beyond the limits.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys
@@ -23,7 +21,7 @@ from communication.cluster.crew import (
     until,
 )
 from communication.cluster.joined import variables
-from communication.cluster.tampering import Tamper, around, at_step, raise_signal
+from communication.cluster.tampering import around, at_step, raise_signal
 from communication.cluster.test_cluster_watch import kept_elsewhere, line_of, started
 from experiments import strict_json, write_experiment
 from tacit.communication.cluster.rendezvous import connect
@@ -41,16 +39,7 @@ def experiment(folder):
     )
 
 
-def service(
-    folder,
-    file,
-    out,
-    *more,
-    ranks=(0, 1, 2),
-    homes=(),
-    tamper=None,
-    kept_by_rank_0=True,
-):
+def service(folder, file, out, *more, ranks=(0, 1, 2), homes=(), tamper=None, kept_by_rank_0=True):
     """How the ranks of three that are started end."""
     words = ("train", file, "--quiet", "--out", out, "--resume-if-there", *more)
     with crew(
@@ -168,7 +157,7 @@ def test_a_rendezvous_that_is_lost_is_said_without_frames_of_cpp():
 # Stopped before the first step.
 
 CLUSTER = "tacit.communication.cluster"
-PLACES: dict[str, tuple[int, Tamper]] = {
+PLACES = {
     # It has met the others, and has not beaten once.
     "after it has met": (1, partial(around, f"{CLUSTER}.rendezvous", "meet", STOP, after=True)),
     # It keeps the store, of which the others ask where they connect.

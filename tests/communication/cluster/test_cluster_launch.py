@@ -3,8 +3,6 @@
 Small programs stand in for `tacit train`; they wait for each other by files, with a limit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -444,7 +442,7 @@ def test_what_processes_say_needs_a_place(tmp_path, monkeypatch):
 
 
 def test_all_may_write_to_the_standard_error_of_the_launcher(tmp_path, capfd):
-    said: list[str] = []
+    said = []
     source = """
         print("not told" if rank else "told")
         sys.stderr.write(f"rank {rank}\\n")

@@ -1,7 +1,5 @@
 """Real processes that are killed, stopped, corrupted or defective: who is named, what is kept."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -12,9 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -49,7 +45,7 @@ from tacit.training import loop
 
 pytestmark = pytest.mark.process
 
-CHANGES: Mapping[str, Mapping[str, Any]] = {
+CHANGES = {
     "nodes": {"count": 5},
     "train": {"steps": 8, "dtype": "float64", "checkpoint_every": 3, "evaluate_every": 2},
 }
@@ -337,7 +333,7 @@ def test_a_bad_message_ends_all_and_names_its_sender(bad, tmp_path):
     assert max(set.intersection(*checkpoints(tmp_path / "run"))) == 3
 
 
-OTHERS: Mapping[str, tuple[dict[str, Any], int]] = {
+OTHERS = {
     "compressed": ({"name": "choco-sgd", "compressor": "top-k", "keep": 0.3}, 1),
     "to the server": ({"name": "dp-fedavg"}, 1),
     "from the server": ({"name": "dp-fedavg"}, 0),

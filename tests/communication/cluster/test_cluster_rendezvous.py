@@ -5,15 +5,20 @@ Which addresses are refused, and from which interface gloo speaks.
 
 import json
 import socket
+import threading
+import time
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from joined import LIMIT, at_once, clusters, kept_store, meet_at, until, variables
 from pydantic import JsonValue, TypeAdapter
+from ranks import Hub, Outcome, ThreadChannel, run_threads
 
 from ports import free_port
 from tacit.communication.cluster import rendezvous
+from tacit.communication.cluster.channel import RackGatherer
 from tacit.communication.cluster.rendezvous import (
     address_of,
     connect,
@@ -25,8 +30,15 @@ from tacit.communication.cluster.rendezvous import (
     resolve,
 )
 from tacit.communication.cluster.store import KeyValueStore, open_board
-from tacit.communication.received import STEP, Form
-from tacit.communication.reports import read_report, write_report
+from tacit.communication.cluster.watch import Heartbeat, Seen
+from tacit.communication.received import HEARTBEAT, STEP, Form
+from tacit.communication.reports import (
+    awaited,
+    describe_rank,
+    first_failure,
+    read_report,
+    write_report,
+)
 from tacit.errors import (
     BudgetError,
     DivergenceError,
@@ -392,3 +404,159 @@ def test_interfaces_and_addresses_agree_on_this_machine():
     assert address_of(LOOPBACK) == "127.0.0.1"
     assert interface_of("203.0.113.77") is None
     assert address_of("no-such0") is None
+
+
+# Whom a failed wait is put down to, from what heartbeats say.
+
+
+HOSTS = [[0, 1], [2, 3, 4], [5], [6, 8, 9]]
+
+
+def seen(*waiting, done=None, dead=None):
+    """Ranks that live, each at step 10 + rank, waiting for these; one is done, one is dead."""
+    return [
+        Seen(Heartbeat(99, 10 + rank, other, rank == done), missed=5 if rank == dead else 0)
+        for rank, other in enumerate(waiting)
+    ]
+
+
+def blamed(rank, waiting_for, reason, ranks, hosts):
+    progress = {number: one.progress for number, one in enumerate(ranks)}
+    names = [describe_rank(number, hosts) for number in progress]
+    return str(first_failure(awaited(rank, waiting_for, progress), reason, progress, names))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_last_of_a_chain_is_blamed_by_all(rank):
+    ranks = seen(1, 2, 3, None)
+    line = blamed(rank, rank + 1, "nothing for 60 s", ranks, HOSTS)
+    assert line.startswith("rank 3 (nodes 6, 8, 9) is alive at step 13, but has sent nothing")
+    assert "rank 2 waits for it" in line
+    assert "--resume" in line
+
+
+def test_a_dead_rank_is_blamed_although_its_last_word_was_that_it_waits():
+    line = blamed(0, 1, "connection closed", seen(1, 2, None, None, dead=1), HOSTS)
+    assert line.startswith("rank 1 (nodes 2 to 4) was lost, last seen at step 11")
+    assert "connection closed" in line
+
+
+def test_a_dead_rank_within_the_chain_is_blamed():
+    line = blamed(0, 1, "nothing for 60 s", seen(1, 2, 3, None, dead=2), HOSTS)
+    assert line.startswith("rank 2 (node 5) was lost, last seen at step 12")
+
+
+def test_a_rank_that_has_ended_is_not_called_lost():
+    ranks = seen(1, None, None, done=1)
+    ranks[1].missed = 50
+    line = blamed(0, 1, "connection closed", ranks, ())
+    assert line.startswith("rank 1 has ended at step 11, but rank 0 waits for it")
+
+
+@pytest.mark.parametrize("waiting", [(1, 0), (1, 2, 0), (1, 2, 1)])
+def test_a_circle_is_put_down_to_the_link(waiting):
+    line = blamed(0, 1, "nothing for 60 s", seen(*waiting), HOSTS)
+    assert line.startswith("rank 1 (nodes 2 to 4) is alive at step 11, but nothing comes")
+    assert "to rank 0 (nodes 0 to 1) (nothing for 60 s)" in line
+
+
+def test_a_rank_that_claims_to_wait_for_nobody_known_is_blamed_itself():
+    line = blamed(0, 1, "nothing", seen(1, 77), HOSTS)
+    assert line.startswith("rank 1 (nodes 2 to 4) is alive at step 11")
+
+
+def test_a_rank_that_never_began_has_no_step():
+    ranks = [Seen(Heartbeat(1)), Seen(Heartbeat(1))]
+    assert blamed(0, 1, "nothing", ranks, ()).startswith("rank 1 is alive, but has sent")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", "[1, 2, 3, 4, 5]", '["a", 1, 2, 3]', "[" * 10**5]
+)
+def test_a_heartbeat_that_cannot_be_read_is_none(text):
+    assert Heartbeat.read(text, 1) == Heartbeat()
+
+
+def test_a_heartbeat_comes_out_as_it_went_in():
+    for heartbeat in (Heartbeat(), Heartbeat(3, 7, 2, True), Heartbeat(1, 0, None, False)):
+        assert Heartbeat.read(HEARTBEAT.write(heartbeat), 1) == heartbeat
+
+
+# Metrics of a rack come together at rank 0, which waits for nobody as long as it can.
+
+
+NAMES = ["rank 0", "rank 1", "rank 2", "rank 3"]
+NUMBERS = [1000, 1001, 0, 1003]  # by rank
+STEPS = [0, 10, 20, 30, 40, 50]
+
+
+def part(rank, step):
+    return torch.arange(NUMBERS[rank], dtype=torch.float64) / 3 + 1000 * rank + step
+
+
+def gatherer(channel, steps):
+    """One for which the heartbeats say what stands in `steps`."""
+    names = NAMES[: channel.processes]
+    return RackGatherer(channel, names, NUMBERS, lambda rank, step: steps[rank] >= step)
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 0.002, 0.01]), min_size=len(STEPS), max_size=len(STEPS)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_any_skew_gives_the_same_marks(pauses, told):
+    """Whether the heartbeats come at once or never."""
+    steps = [-1] * len(pauses)
+
+    def gather(seat):
+        own, marks = gatherer(seat.channel, steps), []
+        for step, pause in zip(STEPS, pauses[seat.rank], strict=True):
+            time.sleep(pause)
+            own.put(step, part(seat.rank, step))
+            if told:
+                steps[seat.rank] = step
+            marks += own.ready()
+        own.finish()
+        marks += own.ready()
+        return [[step, [numbers.tolist() for numbers in parts]] for step, parts in marks]
+
+    ranks = range(len(pauses))
+    right = [[step, [part(rank, step).tolist() for rank in ranks]] for step in STEPS]
+    assert run_threads(gather, len(pauses)) == [Outcome(0, [] if rank else right) for rank in ranks]
+
+
+@pytest.fixture
+def pair():
+    """Channels of two ranks, closed in the end so that no thread waits on."""
+    hub = Hub(2)
+    channels = [ThreadChannel(hub, rank, 20.0) for rank in (0, 1)]
+    yield channels
+    for channel in channels:
+        channel.close()
+
+
+def test_rank_0_waits_before_a_mark_for_the_parts_of_the_one_before(pair):
+    first, second = (gatherer(channel, [-1, -1]) for channel in pair)
+    first.put(0, part(0, 0))
+    assert first.ready() == []  # whatever has come: nobody is waited for
+    later = threading.Timer(0.1, second.put, (0, part(1, 0)))
+    later.start()
+    first.put(10, part(0, 10))
+    later.join(10)
+    ((step, parts),) = first.ready()
+    assert (step, [len(one) for one in parts]) == (0, NUMBERS[:2])
+    assert first.ready() == []
+
+
+def test_a_lost_rank_is_named_where_the_run_waits(pair):
+    first = gatherer(pair[0], [-1, -1])
+    first.put(0, part(0, 0))
+    pair[1].close()
+    assert first.ready() == []
+    with pytest.raises(PeerError, match="rank 1 was lost: its connection was closed"):
+        first.finish()

@@ -1,12 +1,13 @@
 """Real processes give the numbers of the simulator, keep their own to themselves, and agree."""
 
-from __future__ import annotations
-
 import json
 import math
+import signal
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import chdir
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from safetensors.torch import load_file
 
 from communication.cluster.crew import (
     EXACT,
+    assert_ends_as,
+    assert_epsilon_is_that_of_the_books,
     charged,
+    checkpoints,
     crew,
     nodes_of,
     result_of,
@@ -24,21 +28,17 @@ from communication.cluster.crew import (
     simulated,
     train,
 )
+from communication.cluster.tampering import at_step, corrupt, overheard, raise_signal
 from experiments import SEEDED, write_experiment
 from tacit.config import load_config
+from tacit.training import stacked_context
 
 pytestmark = pytest.mark.process
 
 NODES, STEPS = 5, 6
-PRIVATE = (
-    "train_loss",
-    "gradient_norm",
-    "clip_rate",
-    "records_left_out",
-    "augmented_lagrangian",
-)
+PRIVATE = ("train_loss", "gradient_norm", "clip_rate", "records_left_out", "augmented_lagrangian")
 Sections = Mapping[str, Mapping[str, Any]]
-KINDS: Mapping[str, Sections] = {
+KINDS = {
     "push-sum": {
         "algorithm": {"name": "dyn-d2p", "momentum": 0.9, "final_mixing": 2},
         "task": {"metric": ["auc", "f1"]},
@@ -293,7 +293,7 @@ def own_files(folder, nodes):
         np.savez(folder / f"records-{node}.npz", inputs=inputs, targets=targets)
 
 
-OWN: Sections = {
+OWN = {
     "task": {"dataset": None, "model": "logistic", "outputs": 2},
     "nodes": {"count": NODES, "data": "by-rank", "source": "records-{node}.npz"},
     "train": {"dtype": "float64"},
@@ -366,3 +366,161 @@ def test_a_run_folder_that_exists_is_refused_by_all(tmp_path):
     assert [answer.code for answer in answers] == [2] * 3
     assert all("exists already" in answer.refusal for answer in answers)
     assert [path.name for path in run.iterdir()] == ["mine.json"]
+
+
+# Secure sums between real processes: the simulator's numbers, kills, and what the server knows.
+
+
+CHANGES = {
+    "nodes": {"count": 4},
+    "algorithm": {"name": "dp-sgd"},
+    "train": {"steps": 7, "checkpoint_every": 3, "evaluate_every": 2, "batch": 16},
+}
+PRIVACY = {"aggregation": "secure-sum", "colluding": 2}
+TOLD, MASKED = 4, 6  # kinds of messages: what the server says, and what it gets
+
+
+def test_a_round_that_is_repeated_after_a_kill_has_fresh_masks_and_is_charged_again(tmp_path):
+    """The own noise is seeded here, so that nothing but the masks tells the two attempts apart."""
+    file, run = write_experiment(tmp_path, privacy=PRIVACY, **CHANGES), tmp_path / "run"
+
+    def listening(session, lethal):
+        return {
+            rank: partial(overheard, tmp_path / f"{session}-{rank}", lethal if rank == 1 else None)
+            for rank in range(3)
+        }
+
+    def heard(session, kind):
+        return {
+            (rank, step): digest
+            for rank in range(3)
+            for (found, step, _), digest in map(
+                json.loads, (tmp_path / f"{session}-{rank}").read_text().splitlines()
+            )
+            if found == kind
+        }
+
+    answers = train(tmp_path, file, run, 3, tamper=listening("first", 5))
+    assert [answer.code for answer in answers] == [4, -signal.SIGKILL, 4]
+    assert all("rank 1 (node" in answers[rank].refusal for rank in (0, 2))
+    assert max(set.intersection(*checkpoints(run))) == 3
+    before = charged(run)
+    assert set(before) == set(range(4))
+
+    answers = train(tmp_path, file, run, 3, "--resume", tamper=listening("second", None))
+    assert [answer.code for answer in answers] == [0, 0, 0], answers
+    again = Counter(range(3, 7))
+    assert charged(run) == {node: steps + again for node, steps in before.items()}
+    assert_epsilon_is_that_of_the_books(run)
+    first, second = heard("first", MASKED), heard("second", MASKED)
+    repeated = first.keys() & second.keys()
+    assert {(1, 3), (1, 4), (2, 3), (2, 4)} <= repeated
+    assert not any(first[key] == second[key] for key in repeated)
+    told = heard("first", TOLD), heard("second", TOLD)
+    assert {(0, 3), (0, 4)} <= told[0].keys() & told[1].keys()
+    assert all(told[0][key] == told[1][key] for key in ((0, 3), (0, 4)))
+    alone = simulated(file, tmp_path / "alone")
+    assert_ends_as(run, alone)
+    pairs = zip(result_of(run)["epsilon"], result_of(alone)["epsilon"], strict=True)
+    assert all(twice > once for twice, once in pairs)
+
+
+def test_more_clients_in_one_process_than_may_collude_are_refused(tmp_path):
+    privacy = {**PRIVACY, "colluding": 1}
+    file = write_experiment(tmp_path, privacy=privacy, **CHANGES)
+    answers = train(tmp_path, file, tmp_path / "run", 3)
+    assert [answer.code for answer in answers] == [2, 2, 2]
+    for answer in answers:
+        assert "privacy.colluding = 1: must be at least 2: the process of rank 0" in answer.refusal
+
+
+# Noise of pairs between processes: it cancels, is new at every attempt, and losses are told.
+
+
+PROCESSES = 3
+SETTINGS = {
+    "nodes": {"count": PROCESSES},
+    "algorithm": {"name": "dyn-d2p"},
+    "topology": {"graph": "complete"},
+    "privacy": {"noise": "pairwise", "pair_noise": 3.0, "colluding": 1, "noise_seed": None},
+    "train": {"steps": 5, "checkpoint_every": 2},
+}
+
+
+def recorded(folder, victim, lethal):
+    """Keep this rank's noise of pairs, a file a step; a victim dies before its lethal step."""
+    drawn = stacked_context.pair_sums
+
+    def keep(*arguments):
+        offsets = drawn(*arguments)
+        (node,), k = arguments[1], arguments[6]
+        torch.save(offsets.points, folder / f"{k}-{node}.pt")
+        return offsets
+
+    stacked_context.pair_sums = keep
+    if victim and lethal is not None:
+        at_step(lethal, partial(raise_signal, signal.SIGKILL))
+
+
+def attempt(folder, file, lethal, *more):
+    """Exit codes of a session that keeps its pair noise in a folder."""
+    folder.mkdir()
+    tamper = {rank: partial(recorded, folder, rank == 1, lethal) for rank in range(PROCESSES)}
+    answers = train(folder, file, file.parent / "run", PROCESSES, *more, tamper=tamper)
+    return [answer.code for answer in answers]
+
+
+def noise(folder, k):
+    """That of every rank, of a step that all of them reached."""
+    files = [folder / f"{k}-{node}.pt" for node in range(PROCESSES)]
+    return [torch.load(file, weights_only=True).double() for file in files if file.exists()]
+
+
+def test_a_step_that_is_run_again_after_a_kill_has_new_noise_of_pairs(tmp_path):
+    file = write_experiment(tmp_path, **SETTINGS)
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert attempt(first, file, 3)[1] == -signal.SIGKILL
+    assert max(set.intersection(*checkpoints(tmp_path / "run"))) == 2
+    assert attempt(second, file, None, "--resume") == [0, 0, 0]
+    # Two processes that agree on a key draw the same: over all nodes nothing is left.
+    for folder, steps in ((first, range(3)), (second, range(2, 5))):
+        for k in steps:
+            found = noise(folder, k)
+            assert len(found) == PROCESSES
+            assert not torch.stack(found).sum(0).any()
+            assert all(rows.std() > 64 for rows in found)
+    # What somebody who heard both attempts of step 2 could subtract from each other.
+    for before, after in zip(noise(first, 2), noise(second, 2), strict=True):
+        assert abs(torch.corrcoef(torch.cat([before, after]))[0, 1]) < 6 / before.numel() ** 0.5
+        # Two draws of the noise of two pairs are left, in half points.
+        assert (before - after).var() > 3 * (2 * 64) ** 2
+    assert all(steps[2] == 2 for steps in charged(tmp_path / "run").values())
+
+
+def test_a_dropped_message_is_told_and_changes_nobodys_noise_of_pairs(tmp_path):
+    seeded = {**SETTINGS["privacy"], "noise_seed": 7}
+    tolerant = {**SETTINGS, "privacy": seeded, "faults": {"tolerate": True}}
+    file = write_experiment(tmp_path, **tolerant)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert attempt(whole, file, None) == [0, 0, 0]
+    told = result_of(tmp_path / "run")
+    assert not any("left in the mean" in note for note in told["notes"])
+    (tmp_path / "run").rename(tmp_path / "undisturbed")
+
+    cut.mkdir()
+    tamper = {rank: partial(recorded, cut, False, None) for rank in range(PROCESSES)}
+    tamper[1] = partial(_recorded_and_corrupt, cut)
+    answers = train(cut, file, tmp_path / "run", PROCESSES, tamper=tamper)
+    assert [answer.code for answer in answers] == [0, 0, 0], answers
+    notes = " ".join(result_of(tmp_path / "run")["notes"])
+    assert "bad messages that were dropped" in notes
+    assert "noise of pairs that was in them is left in the mean" in notes
+    assert result_of(tmp_path / "run")["epsilon"] == told["epsilon"]
+    for k in range(5):
+        for before, after in zip(noise(whole, k), noise(cut, k), strict=True):
+            assert torch.equal(before, after)
+
+
+def _recorded_and_corrupt(folder):
+    recorded(folder, False, None)
+    corrupt("not finite", first=2)

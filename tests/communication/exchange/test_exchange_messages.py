@@ -62,19 +62,10 @@ def test_the_expected_message_passes():
         (replace(EXPECTED, kind="swap"), "kind of exchange is 2 and must be 1"),
         (replace(EXPECTED, step=8), "step is 8 and must be 7"),
         (replace(EXPECTED, turn=10), "number of exchanges before is 10 and must be 9"),
-        (
-            replace(EXPECTED, dtype=torch.float32),
-            "dtype is 1 and must be 2",
-        ),
+        (replace(EXPECTED, dtype=torch.float32), "dtype is 1 and must be 2"),
         (replace(EXPECTED, nodes=(2,)), "rows is 1 and must be 2"),
-        (
-            replace(EXPECTED, shapes=(torch.Size([4]),) * 2),
-            "numbers in a row is 8 and must be 4",
-        ),
-        (
-            replace(EXPECTED, sizes=(1, 2)),
-            "bytes is 3 and must be 64",
-        ),
+        (replace(EXPECTED, shapes=(torch.Size([4]),) * 2), "numbers in a row is 8 and must be 4"),
+        (replace(EXPECTED, sizes=(1, 2)), "bytes is 3 and must be 64"),
     ],
 )
 def test_a_header_that_says_something_else_is_refused(sent, said):

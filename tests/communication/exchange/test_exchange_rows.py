@@ -105,6 +105,7 @@ def test_another_device_mixes_the_same(graph, monkeypatch):
     torch.testing.assert_close(mixer_of(graph, 7).begin(x, descent), expected)
 
 
+@pytest.mark.slow
 def test_values_of_any_layout_are_mixed():
     x = drawn(70, 9).t()
     descent = Descent(drawn(70, 9, seed=1).t(), 0.2)

@@ -1,7 +1,5 @@
 """Secure sums between processes: those of one process, and nothing more for the server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -120,7 +118,7 @@ def unevenness(words):
 
 
 def test_what_leaves_a_process_is_uniform_but_for_the_sum():
-    heard: list[tuple[int, int, torch.Tensor]] = []
+    heard = []
     listening = type("ListeningHere", (Listening,), {"heard": heard})
     outcomes = between((0, 1, 2, 2), lambda k: None, 3, listening)
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
@@ -162,17 +160,17 @@ def test_a_participant_that_is_lost_ends_the_run_and_leaves_no_sum():
 
 def test_nothing_else_is_added_and_nothing_is_sent_without_masks():
     alone = InProcessExchange(weights(2), dtype=torch.float32, device=CPU)
-    wrong: Any = Released(rows([0, 1], 0))
+    wrong = Released(rows([0, 1], 0))
     with pytest.raises(LeakError, match="only a Summand is noised for a sum"):
         alone.secure_sum(0, wrong)
-    summand: Any = Summand(rows([0, 1], 0).float())
+    summand = Summand(rows([0, 1], 0).float())
     with pytest.raises(LeakError, match=r"value 0 that .* at step 0 is a Summand"):
         alone.average(0, summand)
     for value in (rows([0], 0), rows([0, 1], 0).double(), rows([0, 1, 2], 0)):
         with pytest.raises(LeakError, match="2 clients take part here"):
             alone.secure_sum(0, Summand(value))
     assert alone.bytes_sent.tolist() == [0, 0]
-    channel: Any = ThreadChannel(Hub(2), 0, 1.0)
+    channel = ThreadChannel(Hub(2), 0, 1.0)
     graphs = Graphs(lambda k: weights(2)[0], 1, "server")
     unmasked = BetweenProcesses(channel, [0, 1], graphs, dtype=torch.float32, device=CPU)
     with pytest.raises(InputError, match="without masks"):

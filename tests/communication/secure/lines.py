@@ -1,13 +1,13 @@
 """Bad lines on loopback: a proxy that is slow, or late, and neither loses nor reorders a byte."""
 
-from __future__ import annotations
-
 import queue
 import random
 import socket
 import threading
 import time
 from contextlib import suppress
+
+from ports import host_and_port
 
 _CHUNK = 2**13  # bytes that are passed on together
 _WAITING = 16  # chunks that wait on a line without delay: what does not fit stays with the sender
@@ -26,19 +26,10 @@ class Line:
         seed: of which they are.
     """
 
-    def __init__(
-        self,
-        listen,
-        to,
-        *,
-        rate=None,
-        delay=0.0,
-        late=(0.0, 0.0),
-        seed=0,
-    ):
-        self._to, self._rate, self._delay, self._late = _pair(to), rate, delay, late
+    def __init__(self, listen, to, *, rate=None, delay=0.0, late=(0.0, 0.0), seed=0):
+        self._to, self._rate, self._delay, self._late = host_and_port(to), rate, delay, late
         self._draws, self._lock = random.Random(seed), threading.Lock()
-        self._server = socket.create_server(_pair(listen))
+        self._server = socket.create_server(host_and_port(listen))
         self._server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         self.carried = 0  # bytes, both ways
         self._start(self._accept)
@@ -72,7 +63,7 @@ class Line:
                 for pair in ((near, far), (far, near)):
                     # What is under way does not hold up what follows: only the rate does.
                     waiting = 0 if self._delay or self._late[0] else _WAITING
-                    held: queue.Queue[tuple[float, bytes]] = queue.Queue(waiting)
+                    held = queue.Queue(waiting)
                     self._start(self._take, pair[0], held)
                     self._start(self._give, pair[1], held)
 
@@ -100,8 +91,3 @@ class Line:
             sink.shutdown(socket.SHUT_RDWR)
         while data:  # the other end is gone: its sender must not wait for room here
             _, data = held.get()
-
-
-def _pair(address):
-    host, _, port = address.rpartition(":")
-    return host, int(port)

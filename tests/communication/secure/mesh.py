@@ -6,8 +6,6 @@ on the disk, where it may write a part of a record; `power_cut` then takes off w
 A `Puppet` is a site whose every word a test chooses.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -51,7 +49,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(os, "fdatasync", _note_synced)
 
 
-_synced: dict[tuple[int, int], int] = {}
+_synced = {}
 
 
 def _note_synced(descriptor):
@@ -337,7 +335,7 @@ def until(found, what="it"):
 
 def together(works):
     """Do these at once, and raise what one of them raises."""
-    errors: list[BaseException] = []
+    errors = []
 
     def work(one):
         try:

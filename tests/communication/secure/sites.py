@@ -5,8 +5,6 @@ open in it, and calls the entry of the command line. All are killed when the blo
 happened, and every wait has a limit.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -20,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -124,15 +121,7 @@ class Consortium:
         self.running[name] = Running(process, home, said)
         return self.running[name]
 
-    def train(
-        self,
-        name,
-        file,
-        *more,
-        run="run",
-        resume=False,
-        tamper=None,
-    ):
+    def train(self, name, file, *more, run="run", resume=False, tamper=None):
         """A site takes part in a run."""
         words = ["train", file, "--site", self.folder / name, "--out", f"runs/{run}", "--quiet"]
         return self.start(name, *words, *(["--resume"] if resume else []), *more, tamper=tamper)
@@ -258,8 +247,7 @@ def _gate(file):
 def status_of(folder):
     """What `status.json` says; nothing where there is none yet."""
     with suppress(FileNotFoundError):
-        content: dict[str, Any] = strict_json((folder / "status.json").read_text())
-        return content
+        return strict_json((folder / "status.json").read_text())
     return {}
 
 

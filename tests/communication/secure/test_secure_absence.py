@@ -1,7 +1,5 @@
 """Sites that leave: for a while, for too long, with and without a word."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import signal
@@ -156,7 +154,7 @@ def test_a_site_that_lost_what_its_session_still_reaches_makes_more_steps_again(
 def test_ledgers_of_the_data_charge_a_step_once_that_is_made_again(tmp_path):
     file, gate = written(tmp_path, own=True, noise_seed=None), tmp_path / "gate"
     with consortium(tmp_path) as group:
-        more: dict[str, tuple[str, ...]] = {}
+        more = {}
         for rank, name in enumerate(NAMES):
             write_records(group.home(name) / f"own-{rank}.npz", rank)
             ledger = f"privacy.ledger={tmp_path / 'ledgers' / name}"

@@ -1,7 +1,5 @@
 """What members and strangers may do at a relay, and at a site that listens: little, or nothing."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from contextlib import contextmanager
@@ -59,7 +57,7 @@ def key_of(site, receiver, sender):
 
 
 def test_a_member_cannot_listen_to_what_is_sent_to_another(sites, two, third):
-    heard: list[str] = []
+    heard = []
     own, others = (key_of(sites["site-2"], rank, 0) for rank in (2, 1))
     wide = ("**", "tacit/**", "tacit/*/*/to/**", "tacit/*/*/to/*/from/*", "tacit/*/*/to/1/from/*")
     for key in (*wide, others, own):
@@ -178,7 +176,7 @@ def test_a_revoked_member_is_let_in_by_no_relay(tmp_path):
         ):
             Carrier(made["site-2"], RUN, print, timeout=5)
         awaited(lambda: ("refused", "site-2") in events, "what the relay tells")
-        heard: list[object] = []
+        heard = []
         with engine(made["site-2"], relay.own.addresses[0]) as spy:
             spy.declare_subscriber("**", heard.append, allowed_origin=zenoh.Locality.REMOTE)
             for sender in (1, 2):
@@ -203,7 +201,7 @@ def test_a_member_at_the_address_of_another_gets_nothing(tmp_path):
     """Its certificate is good for the host, and not of the member that is expected there."""
     made = members(tmp_path, direct=(1,))
     address = made["relay-0"].own.addresses[0]
-    heard: list[object] = []
+    heard = []
     config = session_config(made["site-1"], "router", [], "*", listen=[address])
     config.insert_json5("access_control", '{"enabled": false}')
     with zenoh.open(config) as pretender:

@@ -1,7 +1,5 @@
 """Beginning without a site that does not come, and how it is taken in when it does."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -105,6 +103,7 @@ def test_a_site_that_has_taken_part_does_not_come_as_one_that_never_did(tmp_path
     mesh.end()
 
 
+@pytest.mark.slow
 def test_nobody_begins_alone_nor_where_the_settings_do_not_allow_it(tmp_path):
     cases = [([1, 2], {}, {}), ([2], {"lets_begin": False}, {}), ([2], {}, {"is_new": False})]
     for number, (without, settings, changed) in enumerate(cases):
@@ -527,7 +526,7 @@ def test_one_that_was_killed_at_a_clean_stop_is_left_out_of_what_follows_and_wai
         west = wires[2]
         mesh.takers.pop(2)
         west.close(ended=False, linger=0.0)
-        late: list[int] = []
+        late = []
 
         def following(found):
             late.extend(found)

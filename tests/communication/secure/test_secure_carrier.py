@@ -1,7 +1,5 @@
 """Frames between sites: through relays and directly, of any size, while connections come and go."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
@@ -12,18 +10,7 @@ import pytest
 import zenoh
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import (
-    LIMIT,
-    QUIET,
-    RUN,
-    End,
-    all_reach_all,
-    awaited,
-    ends,
-    forwarding,
-    members,
-    relaying,
-)
+from ways import LIMIT, QUIET, RUN, all_reach_all, awaited, ends, forwarding, members, relaying
 
 from ports import free_address
 from tacit.communication.secure.carrier import Carrier
@@ -84,7 +71,7 @@ def test_a_second_relay_takes_over(tmp_path):
 def test_a_relay_that_starts_late_is_found(tmp_path):
     made = members(tmp_path)
     with ExitStack() as stack:
-        opened: list[list[End]] = []
+        opened = []
         thread = threading.Thread(
             target=lambda: opened.append(stack.enter_context(ends(made["site-0"], made["site-1"]))),
             daemon=True,
@@ -180,7 +167,7 @@ def test_another_run_gets_nothing(tmp_path):
 
 def test_a_receiver_that_fails_goes_on(tmp_path, caplog):
     made = members(tmp_path)
-    came: list[bytes] = []
+    came = []
 
     def receive(frame):
         came.append(frame)
@@ -213,7 +200,7 @@ def test_nothing_comes_and_nothing_fails_after_the_end(tmp_path):
 def test_the_end_can_come_from_the_receiver(tmp_path):
     made = members(tmp_path)
     ended = threading.Event()
-    opened: list[Carrier] = []
+    opened = []
 
     def receive(frame):
         opened[0].close()
@@ -254,8 +241,8 @@ def test_the_port_can_be_another_than_the_one_called(tmp_path):
     """Behind a router that maps ports: here, what is called is a forwarder to where it listens."""
     made = members(tmp_path, relays=0, direct=(0,))
     inside = free_address()
-    came: list[bytes] = []
-    opened: list[Carrier] = []
+    came = []
+    opened = []
 
     def listen():
         opened.append(Carrier(made["site-0"], RUN, came.append, timeout=LIMIT, listen=[inside]))

@@ -1,7 +1,5 @@
 """What is said of a connection that does not come about: tried with real sockets and relays."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager
@@ -36,7 +34,7 @@ def address_of(relay):
 @contextmanager
 def answering(words):
     """The address of a server that says something to each connection and closes it; or nothing."""
-    held: list[socket.socket] = []
+    held = []
 
     def work(listener):
         while True:
@@ -173,7 +171,7 @@ def test_each_way_that_failed_has_its_reason(tmp_path):
 
 def test_a_wait_for_nobody_ends(tmp_path):
     made = members(tmp_path, relays=0, direct=(0,))
-    failures: list[BaseException] = []
+    failures = []
 
     def work():
         try:

@@ -13,16 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from ways import (
-    LIMIT,
-    RUN,
-    all_reach_all,
-    awaited,
-    ends,
-    forwarding,
-    members,
-    relaying,
-)
+from ways import LIMIT, RUN, all_reach_all, awaited, ends, forwarding, members, relaying
 
 from ports import free_address
 

@@ -1,15 +1,22 @@
 """Frames: what is packed is read back; whatever else comes is refused, with its reason."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from ways import approved_again, members
 
 from communication.secure.mesh import NAMES, RUN, Keys, signer
-from tacit.communication.secure import frames
+from tacit.communication.secure import frames, pacing
+from tacit.communication.secure.certificates import Certificates, refuse_in_vain
 from tacit.communication.secure.frames import BEAT, DATA, Frame, RefusedError, digest_of
+from tacit.communication.secure.pacing import Pace
+from tacit.communication.secure.streams import Outgoing
+from tacit.errors import InputError
+from tacit.identities.site import join
 
 SITES = NAMES[:3]
 KEYS = Keys(3)
@@ -146,3 +153,125 @@ def test_nothing_is_asked_of_the_key_before_the_form_is_right():
 def test_garbage_is_refused(garbage):
     refused(garbage)
     refused(packed()[:8] + garbage)
+
+
+# Certificates that end: whose and when is said before a run, before they end, and then.
+
+
+def test_it_is_said_once_whose_certificate_ends_before_the_run(tmp_path, caplog):
+    site = members(tmp_path)["site-0"]
+    ends = site.own.certificate.not_valid_after_utc
+    for days, words in (
+        (-20, []),
+        (-1, ["the certificate of site-0 expires on", "and this run is likely to last until"]),
+        (1, ["the certificate of site-0 expired on"]),
+    ):
+        now = ends + timedelta(days=days)
+        certificates = Certificates(site, now + timedelta(days=10))
+        caplog.clear()
+        for second in range(3):
+            certificates.look(now + timedelta(seconds=2 * second))
+        said = [line for line in caplog.messages if "certificate of site-0" in line]
+        assert len(said) == (1 if words else 0), said
+        assert all(word in said[0] and "ask the coordinator" in said[0] for word in words)
+        assert (certificates.expired(now) is not None) == (days > 0)
+
+
+@pytest.mark.parametrize("name", ["site-1", "relay-0"])
+def test_a_run_does_not_begin_with_a_certificate_that_has_expired(tmp_path, name):
+    members(tmp_path)
+    past = datetime.now(UTC) - timedelta(days=30)
+    approved_again(tmp_path, name, past)
+    site = join(tmp_path / "site-0", tmp_path / "consortium" / "bundle.json")
+    with pytest.raises(
+        InputError, match=f"'{name}': cannot .*the certificate of {name} expired on"
+    ):
+        refuse_in_vain(site, datetime.now(UTC))
+    refuse_in_vain(site, past + timedelta(days=1))
+
+
+# When frames are sent again: never before the time that was measured, then twice as late.
+
+
+SECONDS = st.floats(1e-3, 1e4)
+SIZES = st.integers(1, 2**30)
+SEEN = st.lists(st.tuples(SECONDS, SIZES), max_size=30)
+
+
+def paced(seen):
+    pace = Pace()
+    for seconds, size in seen:
+        pace = pace.acknowledged(seconds, size)
+    return pace
+
+
+@given(seen=SEEN, size=SIZES)
+def test_nothing_is_sent_again_before_the_time_that_was_measured(seen, size):
+    wait = paced(seen).wait(size)
+    assert wait >= pacing.LEAST
+    assert wait >= size / max([pacing.SLOWEST, *(b / s for s, b in seen)])
+    if seen:
+        assert wait >= min(seconds for seconds, _ in seen)
+
+
+@given(seconds=SECONDS, size=SIZES, times=st.integers(1, 30))
+def test_a_way_that_does_not_change_is_given_longer_than_it_needs(seconds, size, times):
+    assert paced([(seconds, size)] * times).wait(size) > seconds
+
+
+@given(seen=SEEN, size=SIZES, attempts=st.integers(0, 60))
+def test_each_attempt_waits_twice_as_long_up_to_a_limit(seen, size, attempts):
+    first = pace = paced(seen)
+    for _ in range(attempts):
+        before, pace = pace.wait(size), pace.again()
+        assert pace.wait(size) in (2 * before, max(first.wait(size), pacing.LONGEST))
+    assert pace.acknowledged(1.0, size).attempts == 0
+    assert pace.unclear().attempts == pace.attempts // 2
+    assert replace(pace.unclear(), attempts=0) == first  # what was sent twice measures nothing
+
+
+def handed(seen):
+    """A stream of which the engine has taken frames of these sizes, at 0, 1, 2 ... seconds."""
+    out = Outgoing(number=len(seen), published=len(seen))
+    for number, size in enumerate(seen):
+        out.took(number, float(number), number + 0.5, size, out.under_way + size)
+    return out
+
+
+@given(sizes=st.lists(SIZES, min_size=1, max_size=10), share=st.floats(0.0, 0.999))
+def test_the_clock_runs_from_when_the_engine_had_taken_the_oldest_frame(sizes, share):
+    out = handed(sizes)
+    assert (out.frames, out.again, out.under_way) == (len(sizes), 0, sum(sizes))
+    under_way = sum(sizes)
+    wait = out.pace.wait(under_way)
+    assert not out.looked(0.5 + share * wait, 0, under_way)
+    assert out.looked(0.5 + 1.001 * wait, 0, under_way)
+    assert (out.published, out.under_way, out.pace.attempts) == (0, 0, 1)
+    assert not out.looked(1e9, 0, 0)  # the engine has not taken them anew
+    out.took(0, 1e9, 1e9, sizes[0], sizes[0])
+    assert (out.frames, out.again) == (len(sizes) + 1, 1)
+    out.acknowledge(1, 1e9 + 5)
+    assert out.pace.trip is None
+
+
+def test_a_way_that_was_lost_begins_anew():
+    out = handed([100, 200, 300])
+    out.acknowledge(1, 4.0)
+    out.answer()
+    assert out.published == 1
+    assert out.pace.trip == 4.0
+    out.published = 3
+    out.answer()  # it was asked for the same frame before
+    assert out.published == 3
+    assert out.looked(5.0, 1, 0)
+    assert (out.published, out.pace, out.asked) == (1, Pace(), -1)
+    assert not out.looked(5.1, 1, 0)
+
+
+def test_the_rate_is_what_was_acknowledged_in_the_last_seconds():
+    out = handed([1000] * 20)
+    assert out.rate == 0.0
+    for second in range(20):
+        out.looked(float(second), 0, 0)
+        out.acknowledge(second + 1, second + 0.5)
+    assert out.rate == 1000.0

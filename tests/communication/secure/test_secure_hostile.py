@@ -83,6 +83,7 @@ def beginning(keys, session, length, number=0, by=1):
     return message[:PIECE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no head", "a forged length", "a replay", "what is due"])
 def test_a_relay_that_floods_has_a_site_hold_what_others_have_signed(kind, tmp_path):
     made, keys = members(tmp_path), Keys(3)

@@ -1,14 +1,10 @@
 """Runs that go on without a site that is away for too long."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal
 import time
-from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +12,7 @@ from safetensors.torch import load_file
 
 from communication.cluster.crew import EXACT, charged, nodes_of, result_of, simulated
 from communication.cluster.test_cluster_runs import KINDS
-from communication.secure.sites import (
-    LIMIT,
-    NAMES,
-    consortium,
-    gated,
-    gathered,
-    status_of,
-)
+from communication.secure.sites import LIMIT, NAMES, consortium, gated, gathered, status_of
 from experiments import write_experiment
 from tacit.communication.secure.journal import Journal, Session
 from tacit.communication.secure.streams import AWAY
@@ -33,11 +22,11 @@ from tacit.training import prepare
 pytestmark = pytest.mark.process
 
 STEPS, HELD = 24, 6
-TRAIN: Mapping[str, Any] = {
+TRAIN = {
     "steps": STEPS, "batch": 16, "dtype": "float64", "evaluate_every": 2, "checkpoint_every": 4,
     "patience": 10.0,
 }  # fmt: skip
-SECTIONS: Mapping[str, Mapping[str, Any]] = {
+SECTIONS = {
     "push-sum": {},
     "pairs of nodes": {"algorithm": {"name": "adp2-sgd", "stragglers": 0.3}},
     "server": KINDS["server"],
@@ -47,7 +36,7 @@ LATER = 16  # a step after the last that knew of the lost site
 
 def written(folder, kind="push-sum", **changes):
     """A run that goes on without a site after a few seconds."""
-    sections: dict[str, Any] = {"faults": {"tolerate": True}, "train": TRAIN, **changes}
+    sections = {"faults": {"tolerate": True}, "train": TRAIN, **changes}
     folder.mkdir(exist_ok=True)
     sections = {"nodes": {"count": 3}, **sections}
     return write_experiment(folder, **SECTIONS[kind], **sections)
@@ -148,7 +137,7 @@ def test_a_client_that_was_left_out_comes_back_with_the_model_of_the_server(tmp_
 def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(epsilon, tmp_path):
     """How many records it has, nobody knows before; they are other numbers than the others'."""
     steps = 60
-    changes: dict[str, Any] = {
+    changes = {
         "train": {**TRAIN, "steps": steps, "average": "exponential:0.9"},
         "nodes": {"count": 3, "partition": "dirichlet", "alpha": 1.0},
     }
@@ -202,7 +191,7 @@ def test_a_client_that_comes_after_the_others_began_takes_part_from_a_round_on(e
 def test_one_that_comes_is_taken_in_while_another_is_still_away(tmp_path):
     steps, names = 60, ("north", "south", "centre", "west", "east")
     first = names[:3]
-    changes: dict[str, Any] = {
+    changes = {
         # All the patience that the run has would be waited for east, each time that all meet.
         "train": {**TRAIN, "steps": steps, "patience": 15.0},
         "nodes": {"count": 5, "weights": "equal"},
@@ -308,7 +297,7 @@ def test_a_late_client_with_another_file_is_refused_alone_and_comes_with_the_rig
 def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(tmp_path):
     steps, names = 60, ("north", "south", "centre", "west", "east")
     first = names[:3]
-    changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}, "nodes": {"count": 5}}
+    changes = {"train": {**TRAIN, "steps": steps}, "nodes": {"count": 5}}
     file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
     changes["train"] = {**TRAIN, "steps": steps, "batch": 8}
     other = written(tmp_path / "other", "server", **changes)
@@ -341,7 +330,7 @@ def test_of_two_that_come_together_only_the_one_with_another_file_is_refused(tmp
 def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(times, tmp_path):
     """Also where it would reach for some more steps: the others do not end with it."""
     steps = 60
-    changes: dict[str, Any] = {
+    changes = {
         "train": {**TRAIN, "steps": steps},
         "privacy": {"noise_std": None, "epsilon": 3.0},
     }
@@ -379,7 +368,7 @@ def test_one_whose_budget_is_used_up_does_not_come_back_and_the_others_go_on(tim
 @pytest.mark.parametrize("damage", ["no ledger", "another site's folder"])
 def test_one_whose_run_folder_is_wrong_does_not_come_back_and_the_others_go_on(damage, tmp_path):
     steps = 60
-    changes: dict[str, Any] = {
+    changes = {
         "train": {**TRAIN, "steps": steps},
         "privacy": {"noise_std": None, "epsilon": 3.0},
     }
@@ -463,7 +452,7 @@ def test_one_with_a_state_of_its_own_is_told_that_it_was_left_out(tmp_path):
 
 def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(tmp_path):
     steps = 60
-    changes: dict[str, Any] = {"train": {**TRAIN, "steps": steps}}
+    changes = {"train": {**TRAIN, "steps": steps}}
     file, gate = written(tmp_path, "server", **changes), tmp_path / "gate"
     with consortium(tmp_path) as group:
         gate.write_text(str(HELD))
@@ -502,15 +491,7 @@ def test_one_that_was_not_heard_to_stop_is_taken_in_later_from_where_it_stopped(
     assert charged(run) == dict.fromkeys(range(3), dict.fromkeys(range(steps), 1))
 
 
-def until_it_is_in(
-    name,
-    group,
-    gate,
-    before,
-    first,
-    steps,
-    others=("north", "south"),
-):
+def until_it_is_in(name, group, gate, before, first, steps, others=("north", "south")):
     """Let the others go on, as slowly as those do whom a site comes back to, until it made a step.
 
     Args:

@@ -1,11 +1,8 @@
 """Runs over bad lines: equal to the simulator's last bit, and hardly a message is sent twice."""
 
-from __future__ import annotations
-
 import os
 import threading
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from ways import LIMIT, RUN, ends, members, relaying
@@ -24,7 +21,7 @@ pytestmark = pytest.mark.process
 
 MOST_AGAIN = 0.2  # of the distinct frames
 LONG = 900.0  # seconds in which a run over a bad line must end, on a machine that does much else
-LINES: dict[str, tuple[int, dict[str, Any]]] = {
+LINES = {
     "20 kB a second": (2, {"rate": 20_000}),
     "2 seconds each way": (2, {"delay": 2.0}),
     "a twentieth is late": (4, {"late": (0.05, 5.0)}),

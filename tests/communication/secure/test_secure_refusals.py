@@ -1,7 +1,5 @@
 """What a site is refused for, by others and by itself, with one line that says why."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random
@@ -191,8 +189,8 @@ def _evil_relay(folder, address):
     """The relay of a consortium, which sends again what passes; how many pieces it has sent."""
     hub, draws = load_site(folder / "hub"), random.Random(0)
     config = session_config(hub, "router", hub.bundle.sites, "*", listen=[address])
-    seen: deque[tuple[str, bytes, bytes]] = deque(maxlen=400)
-    own: set[tuple[str, bytes]] = set()  # what it sent itself comes to it as well
+    seen = deque(maxlen=400)
+    own = set()  # what it sent itself comes to it as well
     count, stop = [0], threading.Event()
 
     def take(sample):

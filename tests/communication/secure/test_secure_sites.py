@@ -1,7 +1,5 @@
 """The sites of a run over a wire: votes, metrics and secrets of those who come back."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 import threading
@@ -31,13 +29,7 @@ from tacit.communication.secure.sites import (
     session_lasts,
 )
 from tacit.communication.secure.streams import AWAY
-from tacit.errors import (
-    BudgetError,
-    InputError,
-    LeftOutError,
-    MeetAnewError,
-    PeerError,
-)
+from tacit.errors import BudgetError, InputError, LeftOutError, MeetAnewError, PeerError
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """The wire: streams that lose nothing, and other sites that lie, flood or stay away."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
@@ -14,14 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from communication.secure import mesh as meshes
-from communication.secure.mesh import (
-    LIMIT,
-    Mesh,
-    Puppet,
-    facing_puppets,
-    formed,
-    until,
-)
+from communication.secure.mesh import LIMIT, Mesh, Puppet, facing_puppets, formed, until
 from few import few
 from tacit.communication.reports import report_of
 from tacit.communication.secure import meeting, pacing, streams
@@ -95,7 +86,7 @@ def test_a_site_that_was_cut_off_gets_what_it_missed(tmp_path):
 
 def test_what_is_acknowledged_is_on_the_disk(tmp_path, monkeypatch):
     done = [threading.Event(), threading.Event()]
-    calls: list[int] = []
+    calls = []
 
     def slow(descriptor):
         calls.append(descriptor)
@@ -550,6 +541,7 @@ def test_who_is_left_out_stays_so_for_a_process_that_comes_back(tmp_path):
         wire.close(ended=False, linger=0.0)
 
 
+@pytest.mark.slow
 def test_a_site_that_is_taken_back_waits_in_a_session_with_other_keys(tmp_path):
     mesh = Mesh(3)
     with formed(mesh, tmp_path) as (north, _, west):

@@ -1,7 +1,5 @@
 """The wire where sites are killed and come back: all see the same, and nothing leaves twice."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random
@@ -20,7 +18,6 @@ from communication.secure.mesh import LIMIT, Mesh, MortalJournal, facing_puppets
 from few import few
 from tacit.communication.secure import wire as wires
 from tacit.communication.secure.journal import Journal
-from tacit.communication.secure.wire import Wire
 from tacit.errors import InputError, PeerError
 
 pytestmark = pytest.mark.process  # they wait for what does not come
@@ -51,7 +48,7 @@ class Life:
         while not self.ended():
             fuse = self.fuses.pop(0) if self.fuses else None
             journal = MortalJournal(self.folder, fuse, self.draws)
-            wire: Wire | None = None
+            wire = None
             try:
                 wire = self.mesh.wire(self.rank, self.folder, journal)
                 self.run(wire, journal, rounds, every)

@@ -1,7 +1,5 @@
 """Relays and carriers on loopback for tests."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading
@@ -10,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from consortia import consortium
-from ports import free_address
+from ports import free_address, host_and_port
 from tacit.communication.secure.carrier import Carrier
 from tacit.communication.secure.sessions import run_relay
 from tacit.identities.consortium import approve
@@ -47,8 +45,8 @@ def relaying(site, listen=None):
     """The relay runs within, in a thread; gives what it tells."""
     where = listen or site.own.addresses
     stop = threading.Event()
-    events: list[tuple[str, str]] = []
-    failures: list[Exception] = []
+    events = []
+    failures = []
 
     def work():
         try:
@@ -98,7 +96,7 @@ class End:
 @contextmanager
 def ends(*sites, **options):
     """The carriers of these sites, opened at the same time."""
-    opened: dict[str, End | Exception] = {}
+    opened = {}
 
     def work(site):
         try:
@@ -157,7 +155,7 @@ def forwarding(outside, inside, rate=None):
             far = socket.socket()
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
             try:
-                far.connect(_pair(inside))
+                far.connect(host_and_port(inside))
             except OSError:  # nobody listens there yet
                 near.close()
                 far.close()
@@ -165,13 +163,8 @@ def forwarding(outside, inside, rate=None):
             for pair in ((near, far), (far, near)):
                 threading.Thread(target=pump, args=pair, daemon=True).start()
 
-    with socket.create_server(_pair(outside)) as listener:
+    with socket.create_server(host_and_port(outside)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
         threading.Thread(target=work, args=(listener,), daemon=True).start()
         yield
         listener.shutdown(socket.SHUT_RDWR)
-
-
-def _pair(address):
-    host, _, port = address.rpartition(":")
-    return host, int(port)

@@ -1,10 +1,7 @@
 """One set of defaults: what an experiment leaves open is the same behind every door."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -21,8 +18,8 @@ from tacit.config import Config, load_config, to_toml
 from tacit.training.prepare import prepare
 
 CHOSEN = ("algorithm", "train", "topology", "privacy")
-BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-4}
-EXPERIMENTS: dict[str, dict[str, Any]] = {
+BUDGET = {"epsilon": 3.0, "delta": 1e-4}
+EXPERIMENTS = {
     "images": {"task": {"dataset": "digits"}},
     "a model": {"task": {"dataset": "digits", "model": "mlp"}},
     "a server": {"task": {"dataset": "digits"}, "privacy": {"aggregation": "secure-sum"}},
@@ -133,17 +130,14 @@ def test_estimators_choose_as_an_experiment_does(kind):
     nodes = draw.integers(0, 3, size=300)
     if kind == "classes":
         chosen = tacit.TacitClassifier(classes=[0, 1], input_bound=3.0)
-        task: dict[str, Any] = {"loss": "cross-entropy", "outputs": 2}
+        task = {"loss": "cross-entropy", "outputs": 2}
         targets = torch.tensor(labels)
     else:
         chosen, task = tacit.TacitRegressor(input_bound=3.0), {"loss": "mse"}
         targets = torch.tensor(labels, dtype=torch.float64)
     estimator = chosen.fit(inputs, labels, nodes=nodes)
     records = [(torch.tensor(inputs[nodes == k]), targets[nodes == k]) for k in range(3)]
-    sections = {
-        "task": {**task, "input_bound": 3.0},
-        "privacy": {"epsilon": 3.0, "delta": 1e-5},
-    }
+    sections = {"task": {**task, "input_bound": 3.0}, "privacy": {"epsilon": 3.0, "delta": 1e-5}}
     same = tacit.train(sections, nodes=records)
     assert sections_of(estimator.result_.plan.config) == sections_of(same.plan.config)
 

@@ -1,7 +1,6 @@
 """The rules for clip and rate: monotone where they should be, and never out of bounds."""
 
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -103,7 +102,7 @@ def test_two_digits(value):
 def test_steps_of_squared_loss_come_to_rest(noise, norm, steps, beta, schedule, share, linear):
     """Also where the clip is set, and of a model that is not linear."""
     clip = None if share is None else share * norm
-    kind: Any = {"linear": linear, "whole": linear, "squared": True, "clip": clip}
+    kind = {"linear": linear, "whole": linear, "squared": True, "clip": clip}
     found = path(noise, norm, steps, beta, schedule, **kind)
     if linear and clip is None:
         assert found.clip == pytest.approx(norm, rel=0.06)

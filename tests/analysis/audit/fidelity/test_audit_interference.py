@@ -35,6 +35,7 @@ def failed(job, context=StackedContext, steps=STEPS):
     return {name for name, finding in found(job, context, steps).items() if not finding.passed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PRIVATE)
 def test_no_algorithm_is_accused(case):
     findings = found(job_of(case))

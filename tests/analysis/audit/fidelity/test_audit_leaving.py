@@ -78,6 +78,7 @@ def test_ledgers_of_data_are_left_alone(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_scores_of_models_that_are_not_released_are_found(monkeypatch):
     original: Callable[[Any], Any] = AlgorithmSection.definition.fget  # type: ignore[attr-defined]
     spoilt = property(
@@ -97,6 +98,7 @@ def test_scores_of_models_that_are_not_released_are_found(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_outputs_that_are_counted_from_labels_are_found(monkeypatch):
     original = preparing.load_records
 

@@ -177,6 +177,7 @@ def _every_second(original):
 EVERY_SECOND = (Patch(sampling, "disjoint_batches", _every_second),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "name", "settings", "algorithm"),
     [
@@ -196,6 +197,7 @@ def test_a_defect(context, name, settings, algorithm):
         assert name in failed(found(context, setting, algorithm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patches", "name", "settings", "algorithm"),
     [

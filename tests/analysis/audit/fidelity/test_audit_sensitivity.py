@@ -175,6 +175,7 @@ def test_a_planted_hole_is_found(bug, names):
     assert names <= failed(job_of("mlp"), bug)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("model", ["sequences", "attention"])
 def test_the_clip_bypass_is_found(model, dtype):
@@ -186,6 +187,7 @@ def test_the_clip_bypass_is_found(model, dtype):
         assert failed(job, runs=14) == {"sensitivity"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "sections"),
     [*((case, {}) for case in PRIVATE), *((case, FIXED) for case in UNDER_REPLACEMENT)],

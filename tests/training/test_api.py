@@ -1,9 +1,6 @@
 """Forty and more wrong calls of `tacit.train`: each is refused by name, in one plain line."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ from tacit.errors import BudgetError, DivergenceError, TacitError
 from tacit.training.api import check_arguments
 
 SECRET = 31337.0  # stands in private records, and in no message
-BASE: Mapping[str, Mapping[str, Any]] = {
+BASE = {
     "algorithm": {"name": "dp2-sgd", "learning_rate": 0.5, "clip": 1.0},
     "privacy": {"epsilon": 2.0, "delta": 1e-5},
     "train": {"steps": 2, "batch": "all"},
@@ -63,7 +60,7 @@ def meta():
 
 
 # What is called otherwise than it should be, and words that the message must have.
-WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
+WRONG = {
     "config None": ({"config": None}, ("config", "mapping", "tacit.Config")),
     "config number": ({"config": 3}, ("config = 'int'", "path")),
     "config list": ({"config": []}, ("config = 'list'", "path")),
