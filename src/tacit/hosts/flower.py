@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -101,15 +102,18 @@ class _Parties:
 
     def __init__(self, party: MakeParty) -> None:
         self._party, self._made = party, dict[tuple[int, int], PrivateClient]()
-        self._one = Lock()  # several others ask
+        self._making, self._turns = Lock(), defaultdict[tuple[int, int], Lock](Lock)
 
     def reply(self, message: Any, context: Any, *, close: bool = False) -> Any:
         """What a party replies: who it is, its message of a turn, what came of it, or why not."""
         key = context.run_id, context.node_id
-        with self._one:
+        with self._making:
+            turn = self._turns[key]
+        with turn:  # several processes ask, of different parties at once
             try:
                 if key not in self._made:
-                    self._made[key] = self._party(context)
+                    with self._making:  # a function of the user's, who may seed a generator of all
+                        self._made[key] = self._party(context)
                 content = _answer(self._made[key], message)
                 if close:
                     self._made[key].close()
