@@ -43,9 +43,9 @@ test-all: check .venv-peers/.installed .venv-nvflare/.installed  ## every check,
 	$(PYTEST) -n auto -m ""
 
 # A part of them with, for example, `make coverage TESTS=tests/privacy`.
-coverage: .venv/.installed-test  ## the tests of `make test`, and which lines of src they never run
+coverage: .venv/.installed-test  ## quick and slow tests, and which lines of src they never run
 	@mkdir -p build
-	$(PYTEST) -n auto --cov --cov-report=term-missing $(TESTS)
+	$(PYTEST) -n auto -m "not process and not nightly and not host" --cov --cov-report=term-missing $(TESTS)
 
 check: .venv/.installed-test
 	$(BIN)/ruff format --check .

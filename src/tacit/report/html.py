@@ -58,6 +58,7 @@ def _not_none(value: object) -> object:
     return value
 
 
+@cache
 def _plotly_code() -> str:
     """The code of plotly.js, compressed, as text: a third of its size, and page.js unpacks it."""
     packed = resources.files("tacit.report") / "plotly" / "plotly-basic.min.js.gz"
