@@ -343,10 +343,14 @@ def test_who_is_interrupted_amid_a_step_goes_on_from_the_folder(tmp_path, monkey
         signal.raise_signal(signal.SIGINT)
         return inner(*given, **more)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(StackedContext, "add_noise", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            one.step()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a shell's, in its back
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(StackedContext, "add_noise", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                one.step()
+    finally:
+        signal.signal(signal.SIGINT, before)
     other.step()
     one.step()
     assert all(map(np.array_equal, one.send().arrays, other.send().arrays))
