@@ -20,6 +20,7 @@ from tacit.algorithms import ALGORITHMS
 from tacit.analysis.statement import check_statement, write_statement
 from tacit.hosts.by_hand import ServersMean
 from tacit.privacy.ledger.ledger import read_ledger
+from tacit.training.run_folder import checkpoint
 from tacit.training.stacked_context import StackedContext
 
 pytestmark = pytest.mark.filterwarnings("ignore::tacit.NotPrivateWarning")
@@ -331,6 +332,23 @@ def test_a_party_may_be_asked_by_any_thread():
             with ThreadPoolExecutor(1) as other:
                 other.submit(asked).result()
     assert client.finish().document.epsilon[0] <= 3
+
+
+def test_a_message_that_is_not_written_yet_is_given_to_no_thread(tmp_path, monkeypatch):
+    client = parties(experiment("dp-fedavg"), tmp_path)[0]
+    client.step()
+    client.receive(client.send().arrays)
+    write, refused = checkpoint.write, []
+
+    def asked_meanwhile(*given, **more):
+        with ThreadPoolExecutor(1) as other:
+            refused.append(other.submit(client.send).exception())
+        return write(*given, **more)
+
+    monkeypatch.setattr(checkpoint, "write", asked_meanwhile)
+    client.step()
+    assert client.send().turn == 1
+    assert ["has no message now" in str(error) for error in refused] == [True]
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from tacit.errors import PeerError
 
@@ -33,7 +33,7 @@ class StandingCall(Generic[T]):
         said, error = self._stands.get()
         if error is not None:
             raise error
-        return said  # type: ignore[return-value]
+        return cast(T, said)
 
     def end(self, patience: float | None = None) -> None:
         """End it where it stands, or will stand next, and wait for that, at most so many seconds.

@@ -130,6 +130,7 @@ class PrivateClient:
         self._standing: StandingCall[RunState | Result]
         self._end: finalize[..., PrivateClient] | None = None
         self._run: RunState | None = None
+        self._message: PartyMessage | None = None  # that the run stands at, so that it is written
         self._result: Result | None = None
         self._process: int | None = None  # that has opened it
         warn_of(self._job, 3)
@@ -172,10 +173,10 @@ class PrivateClient:
             InputError: there is nothing: the run is done, or `step` was not called.
         """
         exchange = self._opened()
-        if exchange.message is None or not exchange.waits:
+        if self._message is None or exchange.message is not self._message or not exchange.waits:
             expected = "has no message now: call step, until client.done"
             raise InputError("client.send", None, expected)
-        return exchange.message
+        return self._message
 
     def receive(
         self, answer: Sequence[Array] | Mapping[int, Sequence[Array]], *, turn: int | None = None
@@ -264,7 +265,7 @@ class PrivateClient:
         if isinstance(moved, Result):
             self._result = moved
         else:
-            self._run = moved
+            self._run, self._message = moved, self._exchange.message
 
 
 def _made(
